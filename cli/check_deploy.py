@@ -41,7 +41,8 @@ def check_deploy(
     first: Annotated[bool, typer.Option("--first", help="first deployment: there are no old manifests")] = False,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="namespace of objects without one")] = "ostler",
     runners: Annotated[
-        list[str] | None, typer.Option("--runners-namespace", help="namespace of runner Pods, if no object names one")
+        list[str] | None,
+        typer.Option("--runners-namespace", help="namespace of runner Pods, in addition to those that objects name"),
     ] = None,
     web: Annotated[
         str, typer.Option("--web-selector", help="labels of web's Pods, as key=value,key=value")
@@ -131,7 +132,7 @@ def _read_live(client: Any, old: Manifests | None, new: Manifests, runners: froz
     bodies = read_deployed(client, namespaces=places)
     found = read_manifests(bodies, namespace="default")
     known = found.runner_namespaces | new.runner_namespaces | (old.runner_namespaces if old else frozenset())
-    namespaces = runners or known or frozenset({DEFAULT_RUNNERS})
+    namespaces = runners | known or frozenset({DEFAULT_RUNNERS})
     seen = [(name, labels) for name in sorted(namespaces) for labels in labels_of_runners(client, namespace=name)]
     return Live(found, tuple(seen), namespaces)
 

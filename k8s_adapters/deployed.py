@@ -65,22 +65,20 @@ def read_deployed(client: KubeClient, *, namespaces: Iterable[str]) -> list[Json
 
 
 def labels_of_runners(client: KubeClient, *, namespace: str) -> list[Mapping[str, str]]:
-    """Return the sets of labels that the runner Pods of a namespace have.
+    """Return the labels of each runner Pod of a namespace.
 
-    A set of labels that several Pods have is returned once, because a network policy treats all these Pods alike. The
-    owner label of a stamp is one of the labels. Raises the errors of `KubeClient.request`.
+    The result has one entry per Pod, even if several Pods have the same labels. The owner label of a stamp is one of
+    the labels. Raises the errors of `KubeClient.request`.
     """
-    found: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
+    found: list[Mapping[str, str]] = []
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": POOL_LABEL}
     path = object_path("pods", namespace=namespace)
     while True:
         page = client.get(path, query=query, accept=METADATA_LIST, decode=orjson.loads)
-        for each in _items(page, path):
-            labels = each["metadata"].get("labels") or {}
-            found[tuple(sorted(labels.items()))] = labels
+        found += [each["metadata"].get("labels") or {} for each in _items(page, path)]
         following = (page.get("metadata") or {}).get("continue")
         if not following:
-            return list(found.values())
+            return found
         query = {**query, "continue": following}
 
 

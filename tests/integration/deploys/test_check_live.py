@@ -45,6 +45,14 @@ class Release:
         path = f"/apis/{API_VERSION}/namespaces/{self.runners}/{PLURAL}/{name}"
         self.admin.request("PATCH", path, body={"metadata": metadata}, content_type=MERGE_PATCH)
 
+    def create_pod(self, name: str, labels: dict[str, str]) -> None:
+        _until_there(self.admin, object_path("serviceaccounts", namespace=self.runners, name="default"))
+        pod = {
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"containers": [{"name": "runner", "image": "r"}]},
+        }
+        self.admin.request("POST", object_path("pods", namespace=self.runners), body=pod)
+
 
 @pytest.fixture
 def release(namespace: str, control_plane: ClusterAccess, admin: KubeClient, operator: Operator) -> Iterator[Release]:
@@ -115,14 +123,7 @@ def test_a_deploy_of_the_original_fault_is_refused(release: Release, tmp_path: P
 
 def test_labels_of_runner_pods_that_are_there_count_too(release: Release) -> None:
     labels = {"ostler.dev/pool": "linux", "ostler.dev/runner-pool-owner": "7", "app.kubernetes.io/component": "web"}
-    pod = {
-        "metadata": {"name": "odd", "labels": labels},
-        "spec": {"containers": [{"name": "runner", "image": "r"}]},
-    }
-    path = object_path("pods", namespace=release.runners)
-    account = object_path("serviceaccounts", namespace=release.runners, name="default")
-    _until_there(release.admin, account)
-    release.admin.request("POST", path, body=pod)
+    release.create_pod("odd", labels)
     theirs = {
         "metadata": {"name": "odd"},
         "spec": {"podSelector": {"matchLabels": {"app.kubernetes.io/component": "web"}}, "ingress": [{}]},
@@ -130,6 +131,17 @@ def test_labels_of_runner_pods_that_are_there_count_too(release: Release) -> Non
     policies = f"/apis/networking.k8s.io/v1/namespaces/{release.runners}/networkpolicies"
     release.admin.request("POST", policies, body=theirs)
     assert release.dangers(release.write("new.yaml", tag="2")) == {"open-ingress"}
+
+
+def test_refusal_of_a_left_namespace_counts_pods_whatever_the_options(release: Release) -> None:
+    for name in ("one", "two"):
+        release.create_pod(name, {"ostler.dev/pool": "linux"})
+    new = release.operator.write("new.yaml", SMALL, release.namespace, runners=f"{release.namespace}-other", pools=[])
+    for arguments in ((), ("--runners-namespace", f"{release.namespace}-other")):
+        told = json.loads(release.check(new, *arguments, "--json").out)["refusals"]
+        (left,) = (each["reason"] for each in told if each["danger"] == "namespace-left")
+        assert f"reads namespace {release.runners}" in left
+        assert "it contains 2 pools (linux, windows) and 2 runner Pods." in left
 
 
 def test_a_cluster_that_cannot_be_read_is_no_verdict(release: Release, tmp_path: Path) -> None:
