@@ -96,3 +96,24 @@ def test_what_guards_busy_pods_stays_when_the_release_goes(installed: Installed,
         CHART, installed.values("linux"), kubeconfig=installed.access.kubeconfig, namespace=installed.namespace
     )
     assert admin.request("GET", f"{policies}/runners-dispatch")["metadata"]["name"] == "runners-dispatch"
+
+
+def test_second_namespace_is_left_after_its_pool_is_deleted(installed: Installed, admin: KubeClient) -> None:
+    elevated = f"{installed.runners}-elevated"
+    level = {"allowedPodSecurity": "baseline", "elevatedPools": {"sudo": "baseline"}}
+    sudo = {"image": "runner:1", "runnerLabels": ["sudo"], "security": {"podSecurity": "baseline"}}
+    linux = installed.values("linux")["pools"]
+    up = installed.values(runners={"namespace": installed.runners, **level}) | {"pools": {**linux, "sudo": sudo}}
+    upgrade_install(CHART, up, kubeconfig=installed.access.kubeconfig, namespace=installed.namespace)
+    try:
+        assert f"namespace-left: {elevated}" in installed.refusals("linux")
+        admin.request("DELETE", f"/apis/{API_VERSION}/namespaces/{elevated}/{PLURAL}/sudo")
+        deadline = time.monotonic() + 60
+        while (found := installed.refusals("linux")) and time.monotonic() < deadline:  # the policy comes into force
+            time.sleep(0.2)
+        assert found == []
+        values = installed.values("linux")
+        upgrade_install(CHART, values, kubeconfig=installed.access.kubeconfig, namespace=installed.namespace)
+        assert installed.refusals("linux") == []
+    finally:
+        admin.request("DELETE", f"/api/v1/namespaces/{elevated}")
