@@ -10,7 +10,7 @@ idle runner Pods and for all runner Pods.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from deploys import deploy_dangers as dangers
@@ -157,11 +157,12 @@ def _allowed(question: Question, pod: Pod) -> Addresses:
     return question.allowed.union(question.after.api_addresses)
 
 
-def _has_containers(manifests: Manifests | None) -> bool:
-    """Return whether a policy of the manifests is made for container jobs."""
+def _has_containers(manifests: Manifests | None, namespaces: Collection[str]) -> bool:
+    """Return whether a policy in one of the namespaces is made for container jobs."""
     keys = {
         requirement.key
         for policy in (manifests.policies if manifests else ())
+        if policy.namespace in namespaces
         for requirement in policy.selector.requirements
     }
     return bool(keys & {CONTAINERS_LABEL, HOOK_OF_LABEL})
@@ -172,7 +173,7 @@ def _runners(question: Question) -> list[_Runner]:
     new = {(each.namespace, each.name): each for each in question.after.pools}
     owners = _owners((*(question.before.policies if question.before else ()), *question.after.policies))
     known = question.before.runner_namespaces if question.before else frozenset()
-    had_containers = question.before is None or _has_containers(question.before)
+    had_containers = question.before is None or _has_containers(question.before, question.namespaces)
     found: list[_Runner] = []
     for key in sorted({*old, *new}):
         one, two = old.get(key), new.get(key)
@@ -183,7 +184,7 @@ def _runners(question: Question) -> list[_Runner]:
     for namespace in sorted(question.namespaces):
         is_new = bool(known) and namespace not in known
         others = [Pool(namespace, ANY_OTHER, {})]
-        if _has_containers(question.after) or _has_containers(question.before):
+        if _has_containers(question.after, {namespace}) or _has_containers(question.before, {namespace}):
             others.append(Pool(namespace, ANY_WITH_CONTAINERS, {CONTAINERS_LABEL: CONTAINERS_KUBERNETES}))
         for pool in others:
             found += _kinds(pool, owners, is_new=is_new, had_containers=had_containers)

@@ -122,11 +122,17 @@ def _of_release(live: Manifests, *given: Manifests) -> Manifests:
     """Return the live objects of the release in `given`.
 
     A label or Helm's annotation of an object names its release. An object that is also in `given` belongs to the
-    release without such a name.
+    release without such a name. A release of the same name in another namespace is another release: Helm's annotation
+    has the namespace of the release, in which `given` then has no object.
     """
     keys = {key for each in given for key in each.objects}
     names = {name for each in given for one in each.objects.values() if (name := _release(one)) is not None}
-    bodies = [each.body for key, each in live.objects.items() if key in keys or _release(each) in names]
+    places = {None, *(key[1] for key in keys)}
+    bodies = [
+        each.body
+        for key, each in live.objects.items()
+        if key in keys or (_release(each) in names and _release_namespace(each) in places)
+    ]
     return read_manifests(bodies, namespace="default")
 
 
@@ -161,6 +167,11 @@ def _release(given: Object) -> str | None:
     metadata: Mapping[str, Any] = given.body.get("metadata") or {}
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return labels.get("app.kubernetes.io/instance") or annotations.get("meta.helm.sh/release-name")
+
+
+def _release_namespace(given: Object) -> str | None:
+    annotations: Mapping[str, str] = (given.body.get("metadata") or {}).get("annotations") or {}
+    return annotations.get("meta.helm.sh/release-namespace")
 
 
 def _after(

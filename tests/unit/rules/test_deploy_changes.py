@@ -368,6 +368,17 @@ def test_what_of_a_cluster_is_of_the_release_goes_with_it(by: str) -> None:
     assert verdict.namespaces == RUNNERS
 
 
+def test_release_of_the_same_name_in_another_namespace_is_another_release() -> None:
+    def installed(name: str, namespace: str) -> dict[str, Any]:
+        helm = {"meta.helm.sh/release-name": "ci", "meta.helm.sh/release-namespace": namespace}
+        return thing("ConfigMap", name, namespace=namespace, annotations=helm)
+
+    live = Live(read(installed("a", "ostler"), installed("gone", "ostler"), installed("b", "other")))
+    verdict = judge(Deploy(old=None, new=read(installed("a", "ostler")), live=live))
+
+    assert [title_of(each.key) for each in verdict.changes] == ["ConfigMap ostler/gone"]
+
+
 def test_a_release_without_a_name_takes_nothing_with_it() -> None:
     live = Live(read(labelled("a", None), labelled("b", None)))
     assert judge(Deploy(old=None, new=read(labelled("c", None)), live=live)).changes == ()
