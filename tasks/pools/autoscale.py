@@ -88,13 +88,29 @@ class Scaled:
 
 @task(AUTOSCALE, policy=SWEEP)
 def autoscale() -> None:
-    """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other."""
+    """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other.
+
+    Pools of a namespace that cannot be read are not scaled and get no share in this run (L14). The error of the
+    namespace is raised at the end.
+    """
     rt = runtime()
-    pools = [
-        replace(pool, problem=problem_of(rt, pool))
-        for namespace in rt.settings.namespaces
-        for pool in list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST))
-    ]
+    pools: list[PoolSeen] = []
+    failed: UpstreamError | None = None
+    for namespace in rt.settings.namespaces:
+        try:
+            seen = list_pools(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST))
+        except UpstreamError as error:
+            log.warning("autoscale.namespace_not_read", namespace=namespace, error=words_of(error))
+            failed = error
+        else:
+            pools += [replace(pool, problem=problem_of(rt, pool)) for pool in seen]
+    scale(rt, pools)
+    if failed is not None:
+        raise failed
+
+
+def scale(rt: Runtime, pools: Sequence[PoolSeen]) -> None:
+    """Decide for the given pools, and carry out the decisions in a random order."""
     if not any(pool.autoscaled for pool in pools):
         return
     nodes = nodes_of(rt)

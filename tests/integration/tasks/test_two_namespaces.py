@@ -11,7 +11,7 @@ import pytest
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pools import list_pools
-from ostler.errors import Retryable
+from ostler.errors import Forbidden, Retryable
 from tasks.pools import mirror_pools
 from tasks.pools.autoscale import autoscale
 from tasks.restore import restoring
@@ -184,6 +184,25 @@ def test_lists_that_fail_in_one_namespace_change_nothing(
     gone(stage)
     missing_pods.run()
     assert stage.see(claim).state == "claimed"
+
+
+def test_pool_is_scaled_while_the_other_namespace_cannot_be_read(
+    stage: Stage, elevated: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def failing(kube: KubeClient, *, namespace: str, **named: Any) -> Any:
+        if namespace == elevated.namespace:
+            raise Forbidden("no right")
+        return list_pools(kube, namespace=namespace, **named)
+
+    spec(stage, autoscaling={"enabled": True, "minWarm": 3, "maxReplicas": 5})
+    kept(stage)
+    monkeypatch.setattr("tasks.pools.autoscale.list_pools", failing)
+
+    with pytest.raises(Forbidden):
+        autoscale.run()
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
+    assert stage.kube.request("GET", path)["spec"]["replicas"] == 3
 
 
 def test_reconciles_of_one_namespace_are_requested_when_the_other_fails(
