@@ -282,7 +282,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (fleet.beats, {}, OK, "ago"),
     (fleet.beats, {"rows": rows(last_tick=None)}, BAD, "although a beat holds the lock in Redis"),
     (fleet.beats, {"rows": rows(last_tick=None), "redis_info": REDIS | {"lock": False}}, BAD, "no beat"),
-    (fleet.beats, {"rows": rows(last_tick=None), "redis_info": AWAY}, BAD, "Redis was not asked"),
+    (fleet.beats, {"rows": rows(last_tick=None), "redis_info": AWAY}, BAD, "Redis is not configured or did not answer"),
     (fleet.messages, {}, OK, "0 s"),
     (fleet.messages, {"redis_info": REDIS | {"heads": {"pools": utcnow() - timedelta(seconds=90)}}}, BAD, "pools: "),
     (fleet.web, {}, OK, "1 web process sends heartbeats"),

@@ -36,4 +36,6 @@ def test_large_buffers_stay_apart_from_the_heap_after_one_was_freed() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", STORY], check=True, capture_output=True, text=True, timeout=120
     )
-    assert done.stdout.split() == ["True", "10"]
+    kept, mapped = done.stdout.split()
+    assert kept == "True"
+    assert int(mapped) >= 8  # the end of the heap has room for one or two; without the setting, none is mapped
