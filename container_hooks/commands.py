@@ -61,5 +61,5 @@ def _dispatch(given: HookInput, world: World) -> int:
             return run_container_step(given.args, state=given.state, world=world)
         case _:
             if given.command is not Command.CLEANUP_JOB:
-                raise HookFailed(f"{given.command.value}: the input has no arguments")
+                raise HookFailed(f"{given.command.value}: the input has no `args`; the runner must send them")
             return cleanup_job(world)

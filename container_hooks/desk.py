@@ -122,7 +122,7 @@ class Desk:
             shown = present is not None and not present.ended and self._shown < _SHOWN
             self._since += 1
             self._shown += shown
-        log.warning("hooks.request_refused", reason=error.reason, refused=count, detail=str(error))
+        log.warning("hooks.request_refused", reason=error.reason, refusals_since_start=count, detail=str(error))
         if shown and present is not None:
             present.log.line(f"ostler: refused a request at the socket of container jobs: {error}")
 
@@ -178,7 +178,7 @@ class Desk:
             waited += step
             if present.cancelled:
                 if waited > self._limits.stuck:
-                    log.error("hooks.command_stuck", command=self._command, seconds=waited)
+                    log.error("hooks.command_stuck", command=self._command, waited_seconds=waited)
                     self._restart()
                     raise self._busy()
             elif present.silence() > self._limits.silent_when_wanted:

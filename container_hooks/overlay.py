@@ -91,18 +91,21 @@ def load_overlay(path: Path | None) -> Json | None:
         data = path.read_bytes()
     except OSError as error:
         raise HookFailed(
-            f"{VARIABLE}: {path} cannot be read ({(error.strerror or 'unknown').lower()}); ask the operator"
+            f"{VARIABLE}: {path} cannot be read ({(error.strerror or 'no reason was given').lower()}); ask the "
+            "operator to correct the path"
         ) from error
     if len(data) > _LARGEST:
-        raise HookFailed(f"{VARIABLE}: {path} has more than {_LARGEST} bytes; ask the operator")
+        raise HookFailed(f"{VARIABLE}: {path} has more than {_LARGEST} bytes; ask the operator to shorten it")
     try:
         content = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise HookFailed(f"{VARIABLE}: {path} is not YAML; ask the operator") from error
+        raise HookFailed(f"{VARIABLE}: {path} is not YAML; ask the operator to correct it") from error
     if not isinstance(content, dict):
-        raise HookFailed(f"{VARIABLE}: {path} must contain an object with metadata and spec; ask the operator")
+        raise HookFailed(
+            f"{VARIABLE}: {path} must contain an object with metadata and spec; ask the operator to correct it"
+        )
     if (reason := next(refusals(content), None)) is not None:
-        raise HookFailed(f"{VARIABLE}: {path}: {reason}; ask the operator")
+        raise HookFailed(f"{VARIABLE}: {path}: {reason}; ask the operator to correct the file")
     return content
 
 

@@ -66,10 +66,16 @@ def read_place(environment: Mapping[str, str]) -> Place:
     period = _number(environment, PERIOD, Heartbeat().period * _MILLISECONDS) / _MILLISECONDS
     deadline = _number(environment, DEADLINE, max(12 * period + 1, _LEAST_DEADLINE) * _MILLISECONDS) / _MILLISECONDS
     if deadline <= period:
-        raise ConfigurationError(f"{DEADLINE}: must be more than {PERIOD}, which is {period * _MILLISECONDS:.0f}")
+        raise ConfigurationError(
+            f"{DEADLINE}: must be more than {PERIOD}, which is {period * _MILLISECONDS:.0f}; found "
+            f"{deadline * _MILLISECONDS:.0f}"
+        )
     if deadline < _LEAST_DEADLINE:
         least = _LEAST_DEADLINE * _MILLISECONDS
-        raise ConfigurationError(f"{DEADLINE}: must be at least {least:.0f}, because a step reports every 5 seconds")
+        raise ConfigurationError(
+            f"{DEADLINE}: must be at least {least:.0f}, because a step reports every 5 seconds; found "
+            f"{deadline * _MILLISECONDS:.0f}"
+        )
     return Place(
         namespace=_required(environment, NAMESPACE),
         pod=pod,
