@@ -134,8 +134,8 @@ class _Fleet:
         wanted = 0 if name in {"missing_pods", "orphaned_service_accounts"} else _stalled(self._herd.count, name)
         if (listed, outcome, repaired) != (self._herd.count, "done", wanted):
             raise RuntimeError(
-                f"{name} ended as {outcome} with {listed} listed objects and {repaired} repairs; expected were done, "
-                f"{self._herd.count} and {wanted}"
+                f"{name} ended as {outcome} with {listed} listed objects and {repaired} repairs instead of done "
+                f"with {self._herd.count} listed objects and {wanted} repairs"
             )
         self._stage.rows("DELETE FROM repairs")
         self._stage.rows("DELETE FROM claim_events WHERE claim_id IN (SELECT id FROM claims WHERE purpose = 'retire')")

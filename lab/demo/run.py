@@ -152,10 +152,10 @@ def _check_cluster(name: str) -> None:
     if name == "kubeconfig":
         raise ConfigurationError(
             "--cluster: the demo cannot use the cluster of your kubeconfig yet: its Pods could not reach this machine; "
-            f"take one of {', '.join(_CLUSTERS)}"
+            f"use one of {', '.join(_CLUSTERS)}"
         )
     if name not in _CLUSTERS:
-        raise ConfigurationError(f"--cluster: found {name!r}; there are {', '.join(_CLUSTERS)}")
+        raise ConfigurationError(f"--cluster: found {name!r}; must be one of {', '.join(_CLUSTERS)}")
 
 
 def _drive(

@@ -42,7 +42,7 @@ class Supervisor:
     def check(self) -> None:
         """Restart programs that have ended. Raises `StartError` if the demo cannot continue."""
         if lost := liveness.lost(self._system):
-            raise StartError(f"{lost} ended and its state is lost, so the demo cannot continue: see its log")
+            raise StartError(f"{lost} ended and its state is lost, so the demo cannot continue: see the log of {lost}")
         for name, status in liveness.ended(self._system).items():
             now = self._clock()
             if name not in self._due:

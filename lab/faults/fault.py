@@ -73,20 +73,21 @@ class Fault:
 
     def __post_init__(self) -> None:
         """Raise ValueError if a field has an impossible value."""
-        Kind(self.kind)
+        if self.kind not in list(Kind):
+            raise ValueError(f"kind: found {self.kind!r}; must be one of {', '.join(Kind)}")
         try:
             re.compile(self.method_regex)
             re.compile(self.path_regex)
         except re.error as error:
-            raise ValueError(f"not a regular expression: {error}") from error
+            raise ValueError(f"method_regex or path_regex is not a regular expression: {error}") from error
         if not 0 <= self.probability <= 1:
-            raise ValueError(f"probability: found {self.probability}; it is a share, from 0 to 1")
+            raise ValueError(f"probability: found {self.probability}; must be from 0 to 1")
         if self.delay_seconds < 0 or (self.kind == Kind.DELAY and not self.delay_seconds):
-            raise ValueError(f"delay_seconds: found {self.delay_seconds}; a delay is longer than 0")
+            raise ValueError(f"delay_seconds: found {self.delay_seconds}; must be 0 or more, and above 0 for a delay")
         if self.after_bytes < 0:
-            raise ValueError(f"after_bytes: found {self.after_bytes}; it is 0 or more")
+            raise ValueError(f"after_bytes: found {self.after_bytes}; must be 0 or more")
         if self.until_seconds is not None and self.until_seconds <= self.from_seconds:
-            raise ValueError(f"until_seconds: found {self.until_seconds}; it is later than from_seconds")
+            raise ValueError(f"until_seconds: found {self.until_seconds}; must be later than from_seconds")
 
     @classmethod
     def parse(cls, raw: Any) -> Fault:
@@ -98,9 +99,9 @@ class Fault:
             texts = value.values() if isinstance(value, dict) else ()
             fits = isinstance(value, types) and not isinstance(value, bool)
             if not fits or not all(isinstance(each, str) for each in texts):
-                raise ValueError(f"{name}: found {value!r}; it is {words}")
+                raise ValueError(f"{name}: found {value!r}; must be {words}")
         if "kind" not in raw:
-            raise ValueError(f"kind: it is missing; there are {', '.join(Kind)}")
+            raise ValueError(f"kind: not given; must be one of {', '.join(Kind)}")
         return cls(**raw)
 
     @property
@@ -165,9 +166,9 @@ class FaultPlan:
         _refuse_unknown(raw, {"seed", "faults"}, what="plan")
         seed, listed = raw.get("seed", 0), raw.get("faults", [])
         if not isinstance(seed, int) or isinstance(seed, bool):
-            raise ValueError(f"seed: found {seed!r}; it is a whole number")  # noqa: TRY004 - see below
+            raise ValueError(f"seed: found {seed!r}; must be a whole number")  # noqa: TRY004 - see below
         if not isinstance(listed, list):
-            raise ValueError("faults: it is a list")  # noqa: TRY004 - one error type for every invalid plan
+            raise ValueError("faults: must be a list")  # noqa: TRY004 - one error type for every invalid plan
         found = []
         for number, each in enumerate(listed):
             try:
@@ -238,7 +239,7 @@ class FaultPlan:
 
 def _refuse_unknown(raw: Any, known: Iterable[str], *, what: str) -> None:
     if not isinstance(raw, dict):
-        raise ValueError(f"a {what} is a JSON object")  # noqa: TRY004 - one error type for every invalid plan
+        raise ValueError(f"a {what} must be a JSON object")  # noqa: TRY004 - one error type for every invalid plan
     names = sorted(known)
     if unknown := sorted(raw.keys() - set(names)):
         raise ValueError(f"{unknown[0]}: unknown; a {what} has {', '.join(names)}")
