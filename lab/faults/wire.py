@@ -40,7 +40,7 @@ class Head:
                 break
             name, colon, value = line.partition(":")
             if not colon:
-                raise MalformedError("a header without a colon")
+                raise MalformedError("a header has no colon")
             headers.append((name, value.strip()))
         return cls(lines[0], tuple(headers))
 
@@ -66,7 +66,7 @@ class Head:
         """
         words = self.start.split(" ", 2)
         if len(words) < 2:  # noqa: PLR2004 - see the docstring
-            raise MalformedError("a start line of one word")
+            raise MalformedError("the start line has fewer than two words")
         return words
 
     @property
@@ -107,9 +107,9 @@ class Wire:
         """Read one head. Raises `ClosedError` if the stream ends first."""
         while (end := self._buffer.find(b"\r\n\r\n")) < 0:
             if len(self._buffer) > LARGEST_HEAD:
-                raise MalformedError("a head without an end")
+                raise MalformedError(f"the headers have more than {LARGEST_HEAD} bytes")
             if not await self.fill():
-                raise ClosedError("closed before a head")
+                raise ClosedError("the connection was closed before the headers")
         return Head.parse(self._take(end + 4))
 
     async def body(self, head: Head, *, of_answer_to: str | None = None) -> AsyncIterator[bytes]:
@@ -124,7 +124,7 @@ class Wire:
                 yield piece
         elif (length := head.get("content-length")) is not None:
             if not length.isdigit():
-                raise MalformedError("a length that is no number")
+                raise MalformedError("Content-Length is not a number")
             left = int(length)
             while left:
                 piece = await self._some(left)
@@ -145,7 +145,7 @@ class Wire:
             try:
                 left = int(line.split(b";")[0], 16)
             except ValueError as error:
-                raise MalformedError("a chunk without a size") from error
+                raise MalformedError("a chunk has no size") from error
             if left == 0:
                 yield line
                 while (trailer := await self._line()) != b"\r\n":
@@ -162,12 +162,12 @@ class Wire:
     async def _line(self) -> bytes:
         while (end := self._buffer.find(b"\r\n")) < 0:
             if not await self.fill():
-                raise ClosedError("closed inside a body")
+                raise ClosedError("the connection was closed inside a body")
         return self._take(end + 2)
 
     async def _some(self, most: int) -> bytes:
         if not self._buffer and not await self.fill():
-            raise ClosedError("closed inside a body")
+            raise ClosedError("the connection was closed inside a body")
         return self._take(min(most, len(self._buffer)))
 
     def _take(self, count: int) -> bytes:
