@@ -103,8 +103,8 @@ def judge_namespaces(left: Iterable[Left]) -> Iterable[Refusal]:
             Danger.NAMESPACE_LEFT,
             (each.namespace,),
             (
-                f"After the deploy, no process of Ostler reads namespace {each.namespace}, and {there}. Jobs there "
-                "would have no watch, and pools and Pods there would stay."
+                f"After the deploy, no process of Ostler reads namespace {each.namespace}, and {there}. No "
+                "process would watch the jobs there, or delete pools and Pods there."
             ),
             (
                 f"Drain the pools in {each.namespace} with `ostler pool drain NAME`, wait until they and their Pods "

@@ -204,7 +204,7 @@ def _port(given: Any, where: str) -> PortRule:
     if protocol not in PROTOCOLS:
         raise Malformed(f"{where}.protocol is {protocol!r}, not one of {', '.join(PROTOCOLS)}")
     if last is not None and not isinstance(port, int):
-        raise Malformed(f"{where}: endPort needs a numeric port")
+        raise Malformed(f"{where}: endPort needs a numeric port; set port to a number, or remove endPort")
     if port is None:
         return PortRule(protocol)
     if isinstance(port, str):

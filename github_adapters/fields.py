@@ -83,7 +83,7 @@ def word(source: Mapping[str, Any], key: str) -> str:
     """
     value = source.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_WORD or not value.isprintable():
-        raise Malformed(f"{key} is not a word")
+        raise Malformed(f"{key} is not a printable text of 1 to {LONGEST_WORD} characters")
     return value
 
 

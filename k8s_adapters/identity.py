@@ -150,7 +150,7 @@ class TokenVerifier:
         published = self._published
         found = published.keys.get(key_id)
         if found is None:
-            raise KeyUnknown("the key of the token is unknown")
+            raise KeyUnknown("the key that signed the token is not among the known keys of the cluster")
         identity = _identity(self._claims(token, found.jwk, published.issuer))
         self._known[digest] = identity, found
         while len(self._known) > self._remembered:
@@ -165,16 +165,23 @@ class TokenVerifier:
         """
         now = self._client.timing.clock()
         if not self._may_fetch(now):
-            raise Unjudged("the cluster's keys are not fetched again yet, because they were requested a moment ago")
+            raise Unjudged(
+                "the signing keys of ServiceAccount tokens were requested from the API server a moment ago, so they "
+                "are not fetched again yet; send the token again later"
+            )
         self._not_before = now + min(RETRY_EVERY, self._refetch_every)
         try:
             discovery = self._client.request("GET", "/.well-known/openid-configuration", policy=_KEYS_POLICY)
             published = self._client.request("GET", "/openid/v1/jwks", accept=_JWKS, policy=_KEYS_POLICY)
         except UpstreamError as error:
-            raise Unjudged(f"the cluster's keys cannot be fetched: {error}") from error
+            raise Unjudged(
+                f"the signing keys of ServiceAccount tokens cannot be fetched from the API server: {error}"
+            ) from error
         issuer, keys = discovery.get("issuer"), _usable(published)
         if not isinstance(issuer, str) or not issuer or not keys:
-            raise Unjudged("the cluster publishes no issuer, or no key of a trusted type")
+            raise Unjudged(
+                "the API server publishes no issuer of ServiceAccount tokens, or no signing key of a trusted type"
+            )
         self._published = _Published(issuer, keys)
         self._fetched_at = now
         self._not_before = now + self._refetch_every
@@ -291,7 +298,7 @@ def _identity(claims: Json) -> PodIdentity:
             expires_at=datetime.fromtimestamp(claims["exp"], UTC),
         )
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise TokenRejected("the token is bound to no Pod") from None
+        raise TokenRejected("the token is not bound to a Pod") from None
 
 
 def _text(value: Any) -> str:

@@ -59,7 +59,7 @@ def list_nodes(client: KubeClient, *, policy: RetryPolicy | None = None) -> list
     if isinstance(page.items, msgspec.UnsetType):
         raise Retryable("the answer to a list of nodes has no field `items`")
     if page.metadata is not None and page.metadata.following:
-        raise Retryable("the list of nodes is not complete")
+        raise Retryable("the API server returned only a part of the list of nodes")
     return [_read(item) for item in page.items or ()]
 
 
