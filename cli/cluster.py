@@ -102,7 +102,10 @@ def calling(
                     status=status,
                 )
             case Conflict():
-                fail("another client keeps changing the object; try again", status=status)
+                fail(
+                    f"the request conflicts with the present state of the object{said}. Run the command again",
+                    status=status,
+                )
             case Retryable() | RateLimited():
                 fail(
                     (

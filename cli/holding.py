@@ -150,7 +150,7 @@ def _ask(link: socket.socket, target: Target) -> None:
             )
         read += piece
         if len(read) > _MOST:
-            raise ConnectionError("the answer is too long")
+            raise ConnectionError(f"the answer has more than {_MOST} bytes")
     if b"\r\nconnection: close" in read.lower():
         link.close()
 

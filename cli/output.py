@@ -88,7 +88,9 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
         if why is not None:
             raise StoreUnreachable(no_answer("Postgres", url, why, variable="OSTLER_DATABASE_URL")) from None
         if getattr(error.orig, "pgcode", None) == _UNDEFINED_TABLE:
-            raise ConfigurationError("the database lacks tables of this version; run `ostler migrate`") from None
+            raise ConfigurationError(
+                "the database lacks a table that this version of Ostler needs; run `ostler migrate`"
+            ) from None
         raise
 
 
@@ -121,7 +123,7 @@ def print_json(value: Any) -> None:
 def print_next_page(page: Page) -> None:
     """Print a note on stderr if the list has more rows than the page."""
     if page.next_id is not None:
-        typer.echo(f"there are more than {len(page.rows)}; use a filter or --limit", err=True)
+        typer.echo(f"more rows exist than the {len(page.rows)} shown; use a filter, or a larger --limit", err=True)
 
 
 def object_of(row: Row[Any]) -> Mapping[str, Any]:
@@ -145,4 +147,4 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if hasattr(value, "_mapping"):
         return object_of(value)
-    raise TypeError(f"no JSON for {type(value).__name__}")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")

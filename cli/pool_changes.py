@@ -93,7 +93,7 @@ def drain(
             return pool
         if not yes:
             typer.echo(
-                f"ostler: this deletes RunnerPool {name} in namespace {pool.namespace}: it gets no new jobs, its warm "
+                f"ostler: drain deletes RunnerPool {name} in namespace {pool.namespace}: it gets no new jobs, its warm "
                 "Pods are retired, and it is deleted after its last job. Confirm with --yes",
                 err=True,
             )

@@ -48,12 +48,17 @@ def restore(
     try:
         report = run(Runtime(settings), dry=dry, anyway=anyway, emptied=emptied, say=typer.echo)
     except NotRestored as error:
-        typer.echo(f"ostler: the restore is not complete, and the rows stay locked: {error}. Run it again.", err=True)
+        typer.echo(
+            f"ostler: the restore is not complete, and the rows that it locked stay locked: {error}. Run `ostler "
+            "restore` again.",
+            err=True,
+        )
         raise typer.Exit(1) from None
     except NotCompared as error:
         typer.echo(
-            f"ostler: nothing was changed, because the epochs could not be compared: {error}. Run it again; if this "
-            "stays and you know that Postgres was restored, use --anyway.",
+            f"ostler: nothing was changed, because the epochs could not be compared: {error}. Run "
+            "`ostler restore` again. If the comparison fails again, and you know that Postgres was restored from a "
+            "backup, use --anyway.",
             err=True,
         )
         raise typer.Exit(1) from None

@@ -159,7 +159,10 @@ def _verify(
     try:
         return {**json.loads(message), "rolled": rolled}
     except ValueError:
-        fail(f"the probe {pod['metadata']['name']} ended without a report; see its events and its log")
+        fail(
+            f"the probe Pod {pod['metadata']['name']} ended without a report and was deleted; see the events of "
+            f"the Pod in namespace {pod['metadata']['namespace']}, and run the command again"
+        )
 
 
 def _wait(client: KubeClient, pod: Any) -> None:
@@ -172,7 +175,10 @@ def _wait(client: KubeClient, pod: Any) -> None:
         if ready or over:
             return
         time.sleep(0.5)
-    fail(f"the probe {pod['metadata']['name']} did not connect within {_STARTS_WITHIN:.0f} s; see its events, and --to")
+    fail(
+        f"the probe Pod {pod['metadata']['name']} did not connect within {_STARTS_WITHIN:.0f} s; see the events of the "
+        f"Pod in namespace {pod['metadata']['namespace']}, and check the address of --to"
+    )
 
 
 def _stamp() -> dict[str, str]:

@@ -61,9 +61,9 @@ def mints(context: Context) -> Verdict:
     """Check that no mint is currently refused. The cause quotes GitHub's own explanation."""
     found = context.rows
     if found.needed is not None:
-        return unknown("the database does not fit this version", "run `ostler migrate`")
+        return unknown("the tables of the database do not fit this version of Ostler", "run `ostler migrate`")
     if not found.backoffs:
-        return ok("GitHub refuses no mints")
+        return ok("GitHub currently refuses no request for a JIT")
     latest = found.backoffs[0].wait().detail
     more = "" if len(found.backoffs) == 1 else f"; {len(found.backoffs) - 1} more"
     return warning(f"{latest}{more}", cure_of_refusal(latest))

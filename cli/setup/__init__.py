@@ -96,12 +96,18 @@ def github(
             typer.echo(f"   {way_from_elsewhere(page.port, os.environ)}")
         code = page.wait(timeout)
     if code is None:
-        fail(f"GitHub sent no code within {timeout:.0f} s, and nothing was created here. Begin again.")
+        fail(
+            f"GitHub sent no code within {timeout:.0f} s, and no secrets were stored. If GitHub shows the App, delete "
+            "it there. Then run `ostler setup github` again."
+        )
     typer.echo("2. GitHub created the App, and its secrets are fetched.")
     try:
         made = flow.exchange(api_url=api_url, code=code)
     except UpstreamError as error:
-        fail(f"{error}. If GitHub shows the App, delete it there and begin again: GitHub shows its secrets only once.")
+        fail(
+            f"{error}. If GitHub shows the App, delete it there, because GitHub shows its secrets only once. Then run "
+            "`ostler setup github` again."
+        )
     keep(store, made, api_url=api_url)
     typer.echo(f"4. Install it on the repositories that should use Ostler: {made.html_url}/installations/new")
     if ping_within <= 0:

@@ -175,5 +175,8 @@ def _value(line: str) -> str:
 def _one_line(value: Secret) -> str:
     text = value.reveal().strip().replace("\r", "").replace("\n", "\\n")
     if "'" in text:
-        raise ConfigurationError("GitHub sent a secret that cannot be written to a file of variables")
+        raise ConfigurationError(
+            "--env-file: GitHub sent a secret with a single quote, which the file cannot contain; use --namespace to "
+            "write a Secret instead"
+        )
     return text
