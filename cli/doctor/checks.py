@@ -40,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     Check("hook pods", "cluster", cluster.hook_pods, within=30),
     Check("job network", "cluster", network.job_network, within=20),
     Check("pools", "cluster", cluster.pools),
+    Check("unread namespaces", "cluster", cluster.unread_namespaces),
     Check("pod security", "cluster", cluster.pod_security),
     Check("way to github", "github", github.way),
     Check("github app", "github", github.app),

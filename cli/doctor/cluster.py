@@ -233,6 +233,36 @@ def pools(context: Context) -> Verdict:
     return ok(f"{len(found)} {'pool' if len(found) == 1 else 'pools'}: {', '.join(pool.name for pool in found)}")
 
 
+def unread_namespaces(context: Context) -> Verdict:
+    """Check that the settings contain the namespace of every pool in Postgres.
+
+    The rows of a pool outlive the setting of its namespace, so jobs are still routed to the pool.
+    """
+    if context.rows.needed is not None:
+        return unknown("the schema of the database does not fit this version of Ostler", "run `ostler migrate`")
+    namespaces = context.place.namespaces
+    unread: dict[str, list[str]] = {}
+    for namespace, name in context.rows.pools:
+        if namespace not in namespaces:
+            unread.setdefault(namespace, []).append(name)
+    if not unread:
+        if not context.rows.pools:
+            return ok("Postgres has no pool")
+        return ok(f"every pool in Postgres is in {' or '.join(namespaces)}")
+    told = "; ".join(f"{namespace}: {', '.join(names)}" for namespace, names in unread.items())
+    if len(unread) == len(namespaces) == 1:
+        again = f"set OSTLER_ELEVATED_NAMESPACE to {next(iter(unread))} again in every process"
+    else:
+        again = "set OSTLER_NAMESPACE and OSTLER_ELEVATED_NAMESPACE to their former values in every process"
+    return failed(
+        f"Postgres has pools in namespaces that are not in the settings, {told}. Their jobs wait without end, and "
+        "Ostler manages no Pod there",
+        "if a worker has other settings than this command, run the command in the worker; otherwise "
+        f"{again}, drain these pools with `ostler pool drain NAME`, wait until they and their Pods are gone, and "
+        "change the setting then",
+    )
+
+
 def pod_security(context: Context) -> Verdict:
     """List the pools above the Pod Security level `restricted`, and warn of those that serve jobs of forks."""
     found = [pool for pool in context.pools() if pool.pod_security.elevated]

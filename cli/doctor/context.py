@@ -70,7 +70,7 @@ class Rows:
     `revision` is the revision of the schema. `needed` is the revision that this version of Ostler needs, or None if the
     schema is compatible. The fields after `server` are filled only if the schema is compatible. `images` has the image
     of each pool, by the name of the pool. `versions` has the runner version that GitHub listed for each pool, also by
-    the name of the pool.
+    the name of the pool. `pools` has the namespace and the name of each pool.
     """
 
     now: datetime
@@ -85,6 +85,7 @@ class Rows:
     last_delivery: datetime | None = None
     images: Mapping[str, str] | None = None
     versions: Mapping[str, str] | None = None
+    pools: Sequence[tuple[str, str]] = ()
     backoffs: Sequence[Standing] = ()
     clock_ahead: float = 0.0
     """Seconds by which this machine's clock is ahead of the clock of Postgres; negative if behind."""
@@ -232,6 +233,7 @@ def _read(db: Connection) -> Rows:
         web_beats=health.web_beats(db),
         last_delivery=health.last_delivery(db),
         images=health.pool_images(db),
+        pools=health.pool_places(db),
         backoffs=backoffs.in_force(db, now=now),
         versions={each.pool: each.version for each in runner_versions.read(db)},
     )

@@ -1,4 +1,4 @@
-"""Health of the deployment: the Postgres server, the heartbeats of web, the last webhook, and the images of pools."""
+"""Health of the deployment: the Postgres server, the heartbeats of web, the last webhook, and the pools."""
 
 from __future__ import annotations
 
@@ -59,3 +59,9 @@ def pool_images(db: Connection) -> Mapping[str, str]:
     """Return the image of the Pods of each pool that is not deleted. The key is the name of the pool."""
     rows = db.execute(text("SELECT name, image FROM pools WHERE deleted_at IS NULL ORDER BY name"))
     return {row.name: row.image for row in rows}
+
+
+def pool_places(db: Connection) -> Sequence[tuple[str, str]]:
+    """Return the namespace and the name of each pool that is not deleted."""
+    rows = db.execute(text("SELECT namespace, name FROM pools WHERE deleted_at IS NULL ORDER BY namespace, name"))
+    return [(row.namespace, row.name) for row in rows]

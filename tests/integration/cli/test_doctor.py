@@ -108,7 +108,7 @@ def whole(
     patient.execute("INSERT INTO web_instances VALUES ('web', now(), now())")
     patient.execute("INSERT INTO deliveries VALUES ('g', 'workflow_job', 'queued', 1, 'accepted', now())")
     image = "ghcr.io/actions/actions-runner:2.330.0"
-    insert_pool(database.engine, namespace="r", image=image, vcpu=1, memory=1)
+    insert_pool(database.engine, namespace=namespace, image=image, vcpu=1, memory=1)
     assert lab.call("PUT", "/_lab/runner-versions", {"2.330.0": f"{utcnow() + timedelta(days=60):%FT%TZ}"})[0] == 204
     granted(lab, {**permissions.ORGANIZATION, "administration": "write"})
     return patient
@@ -273,6 +273,18 @@ def test_a_pool_that_cannot_be_used_is_told(whole: Patient, admin: KubeClient, n
     status, found = whole.look("--only", "cluster")
     assert (status, found["pools"]["outcome"]) == (1, "failed")
     assert "bad: " in found["pools"]["cause"]
+
+
+def test_pool_of_a_namespace_that_the_settings_lack_fails_until_it_is_gone(whole: Patient) -> None:
+    insert_pool(whole.operator.database.engine, "wide", namespace="up")
+    status, found = whole.look("--only", "cluster")
+    assert (status, found["unread namespaces"]["outcome"]) == (1, "failed")
+    assert "up: wide" in found["unread namespaces"]["cause"]
+    assert "small" not in found["unread namespaces"]["cause"]
+    elevated = {"OSTLER_ELEVATED_NAMESPACE": "up"}
+    assert whole.look("--only", "cluster", **elevated)[1]["unread namespaces"]["outcome"] == "ok"
+    whole.execute("UPDATE pools SET deleted_at = now() WHERE name = 'wide'")
+    assert whole.look("--only", "cluster")[1]["unread namespaces"]["outcome"] == "ok"
 
 
 def test_a_cluster_that_does_not_answer_is_told(whole: Patient, control_plane: ClusterAccess, tmp_path: Path) -> None:
