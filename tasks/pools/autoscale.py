@@ -1,10 +1,12 @@
 """`ostler.autoscale`: check all pools, and set the replicas of the pools that are autoscaled.
 
 The task runs every 10 s, and also at once when the matcher left jobs of an autoscaled pool without Pods. The pools of
-both namespaces are read from the cluster first and the rows second (law L8). If one of these reads fails, the run ends
-and changes nothing. If only the nodes cannot be read, the run continues without them. A decision is recorded in the
-pool's row before the replicas are written. If the process is killed before it writes the replicas, the
-only effect is a later scale-down.
+both namespaces are read from the cluster first and the rows second (law L8). If the pools of one namespace cannot be
+read, the run changes only pools of the other namespace. The Pods and jobs of the unread pools then count neither in the
+shares of the nodes nor in those of the budgets. A pool might therefore get more Pods than the nodes have room for, up
+to its `maxReplicas`. If the rows cannot be read, the run ends and changes nothing. If only the nodes cannot be read,
+the run continues without them. A decision is recorded in the pool's row before the replicas are written. If the process
+is killed before it writes the replicas, the only effect is a later scale-down.
 
 If two runs overlap, they see the same pools, but only one of them scales a pool. The patch names the version of the
 pool that was read, so the second run gets a `Conflict`. The reconciler plans new Pods under the pool's lock.
