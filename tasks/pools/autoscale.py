@@ -92,7 +92,8 @@ class Scaled:
 def autoscale() -> None:
     """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other.
 
-    Pools of a namespace that cannot be read are not scaled and get no share in this run (L14). The error of the
+    Pools of a namespace that cannot be read are not scaled and get no share in this run (L14), and no other pool is
+    reduced. The error of the
     namespace is raised at the end.
     """
     rt = runtime()
@@ -106,18 +107,22 @@ def autoscale() -> None:
             failed = error
         else:
             pools += [replace(pool, problem=problem_of(rt, pool)) for pool in seen]
-    scale(rt, pools)
+    scale(rt, pools, unread=None if failed is None else "the pools of a namespace cannot be read")
     if failed is not None:
         raise failed
 
 
-def scale(rt: Runtime, pools: Sequence[PoolSeen]) -> None:
-    """Decide for the given pools, and carry out the decisions in a random order."""
+def scale(rt: Runtime, pools: Sequence[PoolSeen], *, unread: str | None) -> None:
+    """Decide for the given pools, and carry out the decisions in a random order.
+
+    `unread`: why pools are missing from `pools`, or None. No pool is then reduced, because the missing pools can show
+    that more nodes are usable (L8).
+    """
     if not any(pool.autoscaled for pool in pools):
         return
     nodes = nodes_of(rt)
     now = utcnow()
-    decided = rt.transaction(decide_all, pools, nodes, namespaces=rt.settings.namespaces, now=now)
+    decided = rt.transaction(decide_all, pools, nodes, namespaces=rt.settings.namespaces, unread=unread, now=now)
     random.shuffle(decided)  # so that a run without enough time does not always skip the same pools (L14)
     for scaled in decided:
         if remaining() < RESERVE:
@@ -151,7 +156,13 @@ def nodes_of(rt: Runtime) -> list[Node] | None:
 
 
 def decide_all(
-    db: Connection, pools: Sequence[PoolSeen], nodes: Sequence[Node] | None, *, namespaces: Sequence[str], now: datetime
+    db: Connection,
+    pools: Sequence[PoolSeen],
+    nodes: Sequence[Node] | None,
+    *,
+    namespaces: Sequence[str],
+    unread: str | None = None,
+    now: datetime,
 ) -> list[Scaled]:
     """Decide for all pools together. Return each autoscaled pool that has a row, with the outcome for the pool."""
     trust = scaling.trust(db, now=now)
@@ -159,7 +170,7 @@ def decide_all(
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
     asked = asked_of(db, found, now=now) if trust.barred is None else {}
     views = [view_of(pool, row, asked.get(row.id, Asked(Demand(row.load, 0, 0)))) for pool, row in found]
-    outcomes = node_sharing.plan(views, nodes=nodes, doubts=doubts_of(trust), now=now)
+    outcomes = node_sharing.plan(views, nodes=nodes, doubts=doubts_of(trust, unread=unread), now=now)
     return [
         Scaled(pool, row, view.demand, outcomes[row.id])
         for (pool, row), view in zip(found, views, strict=True)
@@ -167,9 +178,9 @@ def decide_all(
     ]
 
 
-def doubts_of(trust: Trust) -> Doubts:
+def doubts_of(trust: Trust, *, unread: str | None) -> Doubts:
     """Return why replicas must not be changed at all, and why they must not be reduced, in the form of a `Doubts`."""
-    return Doubts(barred=trust.barred, shrinking=trust.doubt)
+    return Doubts(barred=trust.barred, shrinking=trust.doubt or unread)
 
 
 def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:

@@ -334,7 +334,8 @@ def test_unresponsive_server_is_reported_with_host_port_and_cure_and_is_status_3
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
         Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
     )
-    postgres = (f"Postgres at {at} does not answer", "did not answer within", "Check OSTLER_DATABASE_URL, and that Postgres runs")
+    cure = "Check OSTLER_DATABASE_URL, and that Postgres runs"
+    postgres = (f"Postgres at {at} does not answer", "did not answer within", cure)
     app = {"GITHUB_APP_ID": "1", "GITHUB_PRIVATE_KEY": key.decode()}
     github = (f"GitHub at {at} did not answer: no answer in time", "Check OSTLER_GITHUB_API_URL")
     mistakes = [

@@ -255,7 +255,7 @@ def test_a_name_that_is_taken_is_refused_by_github_and_nothing_is_kept(lab: Lab,
         assert "Name is already taken" in browser.content
         output = rest_of(process)
         assert process.returncode == 1
-    assert "nothing was created" in output
+    assert "no secrets were stored" in output
     assert not file.exists()
 
 

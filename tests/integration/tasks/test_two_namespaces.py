@@ -186,7 +186,7 @@ def test_lists_that_fail_in_one_namespace_change_nothing(
     assert stage.see(claim).state == "claimed"
 
 
-def test_pool_is_scaled_while_the_other_namespace_cannot_be_read(
+def test_pool_only_grows_while_the_other_namespace_cannot_be_read(
     stage: Stage, elevated: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -196,13 +196,22 @@ def test_pool_is_scaled_while_the_other_namespace_cannot_be_read(
         return list_pools(kube, namespace=namespace, **named)
 
     spec(stage, autoscaling={"enabled": True, "minWarm": 3, "maxReplicas": 5})
+    quick = {"enabled": True, "minWarm": 1, "maxReplicas": 5, "scaleDownDelay": "0s"}
+    stage.pool("large", replicas=4, autoscaling=quick)
     kept(stage)
     monkeypatch.setattr("tasks.pools.autoscale.list_pools", failing)
 
     with pytest.raises(Forbidden):
         autoscale.run()
-    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
-    assert stage.kube.request("GET", path)["spec"]["replicas"] == 3
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools"
+
+    def replicas() -> dict[str, int]:
+        return {each["metadata"]["name"]: each["spec"]["replicas"] for each in stage.kube.request("GET", path)["items"]}
+
+    assert replicas() == {"small": 3, "large": 4}
+    monkeypatch.setattr("tasks.pools.autoscale.list_pools", list_pools)
+    autoscale.run()
+    assert replicas() == {"small": 3, "large": 1}
 
 
 def test_reconciles_of_one_namespace_are_requested_when_the_other_fails(

@@ -192,7 +192,7 @@ def test_request_that_is_no_command_is_refused_and_counted(
         assert sidecar.server is not None
         assert sidecar.server.desk.refused() == 1
 
-    assert [each["refused"] for each in logs if each["event"] == "hooks.request_refused"] == [1]
+    assert [each["refusals_since_start"] for each in logs if each["event"] == "hooks.request_refused"] == [1]
 
 
 def test_refusals_are_shown_in_the_log_of_the_job_but_do_not_flood_it(folder: Path, waiting: Waiting) -> None:

@@ -46,7 +46,7 @@ def test_every_go_program_has_something_that_builds_it(name: str) -> None:
     [
         ("demo --jobs abc", "--jobs"),
         ("demo --jobs 0", "--jobs"),
-        ("demo --cluster foo", "ostler-lab: --cluster: found 'foo'; there are embedded, real"),
+        ("demo --cluster foo", "ostler-lab: --cluster: found 'foo'; must be one of embedded, real"),
         ("chaos --jobs 0", "0 jobs prove nothing"),
         ("github", "--app-id"),
         ("cake", "No such command 'cake'"),
