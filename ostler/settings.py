@@ -528,8 +528,8 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can delete. A "
-            "run can delete at least `repair_budget_least` objects (5). Larger values repair faster, but a run with "
+            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can delete. "
+            "The maximum is never below `repair_budget_least` objects (5). Larger values repair faster, but a run with "
             "wrong data deletes more"
         ),
     )

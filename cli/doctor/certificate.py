@@ -42,7 +42,7 @@ def certificate(context: Context) -> Verdict:
     except ssl.SSLError as error:
         told = getattr(error, "reason", None) or error.strerror  # an error of Python code has no reason
         return failed(
-            f"{host} rejects the TLS handshake: {told}", "check the log of web for tls.certificate_not_loaded"
+            f"the TLS handshake with {host} failed: {told}", "check the log of web for tls.certificate_not_loaded"
         )
     except OSError as error:
         told = error.strerror or "no reason was given" if not isinstance(error, TimeoutError) else "no answer in time"
@@ -64,7 +64,7 @@ def read_certificate(host: str, port: int) -> x509.Certificate:
     ):
         shown = secured.getpeercert(binary_form=True)
     if shown is None:
-        raise ssl.SSLError(0, "it presents no certificate")
+        raise ssl.SSLError(0, "the server presented no certificate")
     return x509.load_der_x509_certificate(shown)
 
 

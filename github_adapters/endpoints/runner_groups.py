@@ -59,7 +59,10 @@ class RunnerGroups:
             if len(groups) < PAGE:
                 break
         if len(seen) < total:
-            raise Retryable(f"GitHub listed {len(seen)} runner groups of {login}, but counts {total}")
+            raise Retryable(
+                f"GitHub listed {len(seen)} of the {total} runner groups of {login}: the list changed while it was "
+                f"read, or has more than {MOST_GROUP_PAGES * PAGE} groups; Ostler tries again later"
+            )
         return list(seen.values())
 
 

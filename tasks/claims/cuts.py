@@ -48,7 +48,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
         if claim.stamp == Stamp.REMOVING:
             rt.transaction(cuts.stamp_now, claim_id, why=verdict.why, now=NOW)
         return
-    log.warning("stamp.cuts_off_pod", claim=claim_id, pod=claim.pod_name)
+    log.warning("stamp.removed_because_it_blocks_polls", claim=claim_id, pod=claim.pod_name, why=verdict.why)
     due_after = rt.timings.due_after
     work = rt.transaction(cuts.begin, claim, why=verdict.why, due_after=due_after, now=NOW, who=rt.who)
     if work is None or write(rt, work, owner=None).outcome is not StampOutcome.DONE:

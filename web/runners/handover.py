@@ -172,7 +172,9 @@ class Handover:
             log.warning("token_review.not_answered", pod=to.pod_name, pod_uid=to.pod_uid)
         elif not verdict:
             self._counts["token_review.refused"] += 1
-            raise Refusal(401, "the token review refused the token")
+            raise Refusal(
+                401, "the API server does not confirm this token for this Pod, which was probably deleted or replaced"
+            )
 
     async def _stamp(self, claim_id: int) -> None:
         # Without the delay, the stamp could cut off the answer. If this process is killed before it sends the task, the
