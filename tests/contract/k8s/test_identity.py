@@ -116,7 +116,7 @@ def test_a_token_bound_to_no_pod_is_rejected(
     admin: KubeClient, namespace: str, make_runner: MakeRunner, verifier: TokenVerifier
 ) -> None:
     make_runner()
-    with pytest.raises(TokenRejected, match="no Pod"):
+    with pytest.raises(TokenRejected, match="not bound to a Pod"):
         who(verifier, token_of(admin, namespace, None))
 
 
