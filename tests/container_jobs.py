@@ -153,7 +153,7 @@ def killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(fleet: Container
     fleet.kill_sidecar(pod)
 
     assert fleet.conclusion(job, within=120) == "failure"
-    fleet.wait_for_failure("the sidecar of container jobs stopped", pod)
+    fleet.wait_for_failure("the sidecar of container jobs did not finish this command", pod)
     eventually(lambda: fleet.has_ended("cleanup_job", pod), "the job was not cleaned up", within=30)
     fleet.wait_until_nothing_is_left()
 
