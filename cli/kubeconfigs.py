@@ -41,7 +41,7 @@ class Chosen:
     """The chosen kubeconfig.
 
     `path` is the path of one file or, as in KUBECONFIG, of several files. It is None for the cluster of this Pod.
-    `named` is the option, variable or file that named the kubeconfig, for messages.
+    `named` is the source of the choice, for messages: an option, a variable, a file, or the Pod's ServiceAccount.
     """
 
     path: str | None

@@ -8,7 +8,8 @@ refuses.
 With the mode `dind`, the sidecar is a Docker daemon in a privileged container. The daemon sees the work folder and the
 programs of the runner at the same paths as the runner, because the runner mounts these folders into containers.
 
-A native sidecar starts before the main containers and ends after them, so it does not change when a Pod is over.
+A native sidecar starts before the main containers and ends after them, so it has no influence on
+whether a Pod counts as over.
 """
 
 from __future__ import annotations

@@ -25,10 +25,13 @@ HOOK_OF_LABEL = "ostler.dev/hook-of"
 
 HOOK_POOL_LABEL = "ostler.dev/hook-pool"
 HOOK_SIZES = "hooksizes"
-"""Resource of the group `GROUP` that exists in Roles only. Its names are sizes of hook Pods, and `LIMITED`."""
+"""Resource of the group `GROUP` that exists in Roles only. Its resource names are sizes of hook Pods, and `LIMITED`."""
 
 LIMITED = "limited"
-"""Name in each Role with a size. A Role of an earlier release has neither a size nor this name."""
+"""Resource name that every Role with a size of hook Pods contains, besides the size itself.
+
+A Role of an earlier release has neither a size nor this name.
+"""
 
 CONTAINERS_LABEL = "ostler.dev/containers"
 CONTAINERS_KUBERNETES = "kubernetes"

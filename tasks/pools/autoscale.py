@@ -179,7 +179,10 @@ def decide_all(
 
 
 def doubts_of(trust: Trust, *, unread: str | None) -> Doubts:
-    """Return why replicas must not be changed at all, and why they must not be reduced, in the form of a `Doubts`."""
+    """Return the doubts of the autoscaler: one reason against all changes of replicas, and one against scale-downs.
+
+    Each is None if there is no such reason.
+    """
     return Doubts(barred=trust.barred, shrinking=trust.doubt or unread)
 
 

@@ -1,6 +1,6 @@
 """`ostler.gates`: closes the gate of an upstream if most calls to it fail, and opens it when the upstream recovers.
 
-While any gate is closed, no sweep makes a repair that kills, and the autoscaler changes no replicas. While the gate of
+While any gate is closed, no sweep deletes a Pod or a runner, and the autoscaler changes no replicas. While the gate of
 Kubernetes is closed, the reconcilers retire no Pod either. While a gate is closed, each run of this sweep makes one
 cheap call to the upstream. Otherwise Ostler might make no call at all, and nothing would show that the upstream answers
 again.

@@ -20,9 +20,9 @@ RESERVE = 2.0
 
 @sweep(REMATCH, again=True)
 def rematch(tick: Tick) -> None:
-    """Check jobs page by page, one page per transaction. Each page has jobs of all accounts.
+    """Check jobs page by page, one page per transaction.
 
-    The next tick checks the jobs that are left.
+    Each page has jobs of every account that has jobs left. The next tick checks the jobs that are left.
     """
     if not tick.dry and tick.read(unasked_accounts, limit=1):
         tick.rt.waker.send(ASK_OWNER)

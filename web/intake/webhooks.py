@@ -67,7 +67,7 @@ Further webhooks are answered with 503.
 LONGEST_GUID = 128
 
 RECONCILE_AFTER = 1.0
-"""Seconds from the end of a job to the reconcile of its pool.
+"""Seconds from the commit of the webhook that ends a claim to the reconcile of the claim's pool.
 
 After this time the Pod of the job is normally terminal. One reconcile then also covers other jobs that ended in the
 meantime.
