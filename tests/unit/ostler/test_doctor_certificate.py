@@ -89,7 +89,7 @@ def test_certificate_for_another_name_fails(names: tuple[str, ...], host: str, f
 
 
 def test_certificate_is_read_from_the_address_itself(tmp_path: Path) -> None:
-    with served(tmp_path, timedelta(days=20)) as port:
+    with served(tmp_path, timedelta(days=19, hours=12)) as port:
         found = certificate.certificate(context(f"https://127.0.0.1:{port}/runners/v1/dispatch"))
     assert (found.outcome, "expires in 19 days" in found.cause) == (Outcome.WARNING, True)
 
