@@ -23,6 +23,8 @@ from k8s_adapters.names import (
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.hook_names import LONGEST_POOL
 from rules.pools.pod_security import PodSecurity
+from rules.pools.volumes import Reclaim
+from rules.pools.workloads import LONGEST_STATEFUL_POOL, Workload
 
 CRD_NAME = f"{PLURAL}.{GROUP}"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -175,8 +177,35 @@ def _schema() -> Json:
                 "message": f"containers.mode {CONTAINERS_BUILDKIT} and {CONTAINERS_DIND} need security.podSecurity "
                 "privileged",
             },
+            *_workload_rules(),
         ],
     }
+
+
+def _workload_rules() -> list[Json]:
+    """Return the CEL rules about `workload` and `volumes`."""
+    stateful = f"(has(self.spec.workload) && self.spec.workload == '{Workload.STATEFUL_SET}')"
+    return [
+        {
+            "rule": f"!has(self.spec.volumes) || {stateful}",
+            "message": "volumes need workload StatefulSet: create another pool with this workload, because the "
+            "workload of a pool cannot be changed",
+        },
+        {
+            "rule": f"!{stateful} || size(self.metadata.name) <= {LONGEST_STATEFUL_POOL}",
+            "message": f"the name of a pool with workload StatefulSet has at most {LONGEST_STATEFUL_POOL} characters",
+        },
+        {
+            "rule": f"!{stateful} || !has(self.spec.containers)",
+            "message": "containers do not work with workload StatefulSet: use workload Pod",
+        },
+        {
+            "rule": "!has(self.spec.volumes) || !has(self.spec.allowForks) || !self.spec.allowForks "
+            f"|| (has(self.spec.volumes.reclaim) && self.spec.volumes.reclaim == '{Reclaim.DELETE}')",
+            "message": "allowForks needs volumes.reclaim Delete: with Retain, a later job would read what a job of a "
+            "fork wrote",
+        },
+    ]
 
 
 def _routing() -> Json:
@@ -319,12 +348,85 @@ def _shape() -> Json:
             "requires. Otherwise they are 1001, the user of GitHub's runner image.",
         },
         "security": _security(),
+        "workload": {
+            "type": "string",
+            "enum": [each.value for each in Workload],
+            "default": Workload.POD.value,
+            "description": "Kind of object that a runner is. `Pod`: a runner is one Pod. `StatefulSet`: a runner is a "
+            "StatefulSet with one replica, which `volumes` need; this requires Kubernetes 1.35. The workload of a pool "
+            "cannot be changed.",
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self == oldSelf",
+                    "message": "the workload of a pool cannot be changed: create another pool, then delete this pool",
+                }
+            ],
+        },
+        "volumes": _volumes(),
         "podTemplate": {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": True,
             "description": "`metadata` (labels, annotations) and `spec`, applied to the Pod by strategic merge. If a "
             "field "
             "would weaken the separation of poller and runner, the pool becomes Degraded.",
+        },
+    }
+
+
+def _volumes() -> Json:
+    """Return the schema of `spec.volumes`."""
+    claim = {
+        "type": "object",
+        "required": ["name", "mountPath", "storage"],
+        "properties": {
+            "name": {
+                "type": "string",
+                "maxLength": 30,
+                "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+                "description": "Name of the volume. Its PersistentVolumeClaim is named after it and after the Pod.",
+            },
+            "mountPath": {
+                "type": "string",
+                "maxLength": 200,
+                "pattern": "^/",
+                "description": "Folder of the container `runner` in which the volume is mounted.",
+            },
+            "storage": _quantity(None, "Size of the volume."),
+            "storageClassName": {
+                "type": "string",
+                "maxLength": 253,
+                "description": "Storage class of the volume. Without a value, the cluster's default class is used.",
+            },
+            "accessMode": {
+                "type": "string",
+                "enum": ["ReadWriteOnce", "ReadWriteOncePod"],
+                "default": "ReadWriteOnce",
+                "description": "Access mode of the volume. Two Pods never use one volume at the same time.",
+            },
+        },
+    }
+    return {
+        "type": "object",
+        "required": ["claims"],
+        "description": "Volumes of each runner that can outlive its Pod, for example for caches. They need workload "
+        "StatefulSet.",
+        "properties": {
+            "claims": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 8,
+                "items": claim,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+            "reclaim": {
+                "type": "string",
+                "enum": [each.value for each in Reclaim],
+                "default": Reclaim.RETAIN.value,
+                "description": "What becomes of the volumes of a runner that has ended. `Retain`: the next new runner "
+                "of the pool gets them, with their contents. `Delete`: they are deleted, and every runner begins with "
+                "empty volumes.",
+            },
         },
     }
 
@@ -525,6 +627,12 @@ def _status() -> Json:
                 "description": "Label selector of the pool's Pods, for the scale subresource.",
             },
             **dict.fromkeys(COUNTS, number),
+            "volumes": {
+                "type": "object",
+                "description": "Numbers of volumes of a pool with `spec.volumes`. Runners use the volumes in `inUse`. "
+                "The next runners get the volumes in `free`, unless they were created from another `spec.volumes`.",
+                "properties": {"inUse": number, "free": number, "lost": number},
+            },
             "lastScaleUpTime": time,
             "lastScaleDownTime": time,
             "conditions": {

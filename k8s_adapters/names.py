@@ -20,6 +20,12 @@ DIGEST_ANNOTATION = "ostler.dev/spec-digest"
 DRAIN_FINALIZER = "ostler.dev/drain"
 SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
 
+EXIT_FINALIZER = "ostler.dev/exit"
+"""Finalizer of a Pod of a StatefulSet. Without it, the controller would replace the Pod directly after its end."""
+
+RUNNER_LABEL = "ostler.dev/runner"
+"""Label of a StatefulSet's Pod and volumes, with the name of the StatefulSet. The StatefulSet selects this label."""
+
 HOOK_OF_LABEL = "ostler.dev/hook-of"
 """Label of a hook Pod or of its Secret, with the name of the runner Pod. Such an object has no `POOL_LABEL`."""
 

@@ -11,6 +11,7 @@ from k8s_adapters.names import (
     ATTEMPT_ANNOTATION,
     CLAIM_ANNOTATION,
     DIGEST_ANNOTATION,
+    EXIT_FINALIZER,
     GROUP,
     KIND,
     OWNER_LABEL,
@@ -54,7 +55,8 @@ class PodSeen:
     `company` is True if a container other than `poller` and `runner` has not terminated. Init containers that run as
     sidecars are ignored, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if an
     owner reference of the Pod names a pool. `started_at` is the time at which the kubelet accepted the Pod. The kubelet
-    ends the Pod `active_deadline` seconds after `started_at`.
+    ends the Pod `active_deadline` seconds after `started_at`. `exit_held` is True if the Pod has the finalizer
+    `EXIT_FINALIZER`.
     """
 
     name: str
@@ -84,6 +86,7 @@ class PodSeen:
     deletion_at: datetime | None = None
     started_at: datetime | None = None
     active_deadline: int | None = None
+    exit_held: bool = False
 
     @property
     def is_ours(self) -> bool:
@@ -105,11 +108,12 @@ class PodSeen:
 
     @property
     def is_terminal(self) -> bool:
-        """Return True if the phase of the Pod is `Succeeded` or `Failed`.
+        """Return True if, according to the API server, no container of the Pod runs or can start.
 
-        According to the API server, no container of such a Pod runs or can start.
+        The phase of such a Pod is `Succeeded` or `Failed`, or the Pod is being deleted and never got a node. The API
+        server gives no node to a Pod that is being deleted.
         """
-        return self.phase in {"Succeeded", "Failed"}
+        return self.phase in {"Succeeded", "Failed"} or (self.terminating and self.node is None)
 
     @property
     def is_over(self) -> bool:
@@ -119,6 +123,11 @@ class PodSeen:
         be deleted without a claim. Otherwise its deletion needs a retire claim (law L7).
         """
         return self.is_terminal or (self.poller_exit_code is not None and self.runner_exit_code is not None)
+
+    @property
+    def awaits_release(self) -> bool:
+        """Return True if only the finalizer `EXIT_FINALIZER` keeps the deleted Pod."""
+        return self.exit_held and self.terminating and self.is_terminal
 
     @property
     def is_outlived(self) -> bool:
@@ -228,6 +237,7 @@ def read_pod(item: Json) -> PodSeen:
         deletion_at=_deletion_at(metadata),
         started_at=datetime.fromisoformat(status["startTime"]) if status.get("startTime") else None,
         active_deadline=(item.get("spec") or {}).get("activeDeadlineSeconds"),
+        exit_held=EXIT_FINALIZER in (metadata.get("finalizers") or ()),
     )
 
 

@@ -40,17 +40,20 @@ from k8s_adapters.names import (
     KIND,
     PLURAL,
 )
-from k8s_adapters.runner_scripts import scripts_name
+from k8s_adapters.runner_scripts import SCRIPTS_FOLDER, scripts_name
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools import pod_template
 from rules.pools.hook_names import LONGEST_POOL
 from rules.pools.pod_security import PodSecurity
+from rules.pools.volumes import Reclaim
+from rules.pools.workloads import LONGEST_STATEFUL_POOL, Workload
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
 _TEMPLATE_VERSION = 4  # increase this version if a change of Ostler makes another Pod from the same spec
 _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
 _BUILDER_VERSION = 2  # increase this version if a change of Ostler makes another builder from the same spec
+_STATEFUL_SET_VERSION = 1  # increase this version if a change of Ostler makes another StatefulSet from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _MODES = (CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND)
@@ -58,6 +61,10 @@ _LONGEST = 365 * 24 * 3600  # seconds
 _SHORTEST_JOB = 60  # seconds
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
+
+_MOUNT_PATH = re.compile(r"(?:/[A-Za-z0-9._@+-]*[A-Za-z0-9_@+-])+")
+_OUR_FOLDERS = ("/var/run/ostler", f"{SCRIPTS_FOLDER}/")
+"""Beginnings of the folders in which Ostler's own volumes are mounted."""
 
 HOOK_PODS = 2
 """Number of hook Pods that a job is charged for: one for the job, and one for the Docker action that runs."""
@@ -86,6 +93,28 @@ class Builder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VolumeClaim:
+    """A volume that each runner of a pool has: its name, its folder in the container `runner`, and its size in MiB.
+
+    `storage_class` is None for the default class of the cluster.
+    """
+
+    name: str
+    mount_path: str
+    storage_mib: int
+    storage_class: str | None = None
+    access_mode: str = "ReadWriteOnce"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volumes:
+    """The volumes of a pool's runners, and what becomes of them after their runner."""
+
+    claims: tuple[VolumeClaim, ...]
+    reclaim: Reclaim
+
+
+@dataclass(frozen=True, kw_only=True)
 class PoolSeen:
     """One pool as it was read. `problem` says why the pool cannot be used. It is None if the pool can be used.
 
@@ -95,7 +124,8 @@ class PoolSeen:
     `replicas_writer` is the field manager that owns `spec.replicas`, if this is not Ostler. An example is a GitOps
     controller with a manifest that sets `spec.replicas`. None means that there is no such field manager.
 
-    `containers` is None if the pool has no container jobs. `builder` is None if its Pods build no images.
+    `containers` is None if the pool has no container jobs. `builder` is None if its Pods build no images. `volumes` is
+    None if its runners have no volumes that outlive a Pod.
 
     `has_finalizer` is True if the pool has Ostler's finalizer. `deleted_at` is the time of the deletion request.
     `status` is the present status of the pool. `resource_version` is the version of the pool that was read.
@@ -142,6 +172,8 @@ class PoolSeen:
     allow_privilege_escalation: bool = False
     elevated_forks: bool = False
     builder: Builder | None = None
+    workload: Workload = Workload.POD
+    volumes: Volumes | None = None
 
     @property
     def charged_millicores(self) -> int:
@@ -311,6 +343,8 @@ def read_pool(item: Json) -> PoolSeen:
             overlay, containers=containers is not None, builder=builder is not None, level=level
         )
     problems.extend(refused)
+    workload = _workload(spec, metadata["name"], problems)
+    volumes = _volumes(spec, workload, overlay, problems)
     deleted_at = metadata.get("deletionTimestamp")
     return PoolSeen(
         uid=metadata["uid"],
@@ -353,6 +387,8 @@ def read_pool(item: Json) -> PoolSeen:
             containers=containers,
             builder=builder,
             security=(level, escalates),
+            workload=workload,
+            volumes=volumes,
         ),
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
@@ -364,6 +400,71 @@ def read_pool(item: Json) -> PoolSeen:
         pod_security=level,
         allow_privilege_escalation=escalates,
         elevated_forks=elevated_forks,
+        workload=workload,
+        volumes=volumes,
+    )
+
+
+def _workload(spec: Json, name: str, problems: list[str]) -> Workload:
+    """Return the workload of a pool. Add a problem for a value that the pool cannot have."""
+    given = spec.get("workload", Workload.POD)
+    try:
+        workload = Workload(given)
+    except ValueError:
+        problems.append(f"spec.workload must be one of {', '.join(Workload)}: {given!r}")
+        return Workload.POD
+    if workload is Workload.STATEFUL_SET:
+        if len(name) > LONGEST_STATEFUL_POOL:
+            problems.append(
+                f"the name of a pool with spec.workload StatefulSet has at most {LONGEST_STATEFUL_POOL} characters: "
+                f"{name!r}"
+            )
+        if spec.get("containers") is not None:
+            problems.append("spec.containers does not work with spec.workload StatefulSet: use the workload Pod")
+    return workload
+
+
+def _volumes(spec: Json, workload: Workload, overlay: Any, problems: list[str]) -> Volumes | None:
+    """Return the volumes of a pool, or None if it has none. Add a problem for each invalid value."""
+    given = spec.get("volumes") or {}
+    if not given.get("claims"):
+        return None
+    if workload is not Workload.STATEFUL_SET:
+        problems.append("spec.volumes needs spec.workload StatefulSet")
+        return None
+    try:
+        reclaim = Reclaim(given.get("reclaim", Reclaim.RETAIN))
+    except ValueError:
+        problems.append(f"spec.volumes.reclaim must be one of {', '.join(Reclaim)}: {given['reclaim']!r}")
+        reclaim = Reclaim.RETAIN
+    if reclaim is Reclaim.RETAIN and spec.get("allowForks") is True:
+        problems.append(
+            "spec.allowForks does not work with spec.volumes.reclaim Retain, because a later job would read what a job "
+            "of a fork wrote: set spec.volumes.reclaim to Delete"
+        )
+    claims = tuple(_claim(each, problems) for each in given["claims"])
+    used = pod_template.OUR_VOLUMES | {
+        each.get("name") for each in ((overlay or {}).get("spec") or {}).get("volumes") or () if isinstance(each, dict)
+    }
+    for claim in claims:
+        if claim.name in used:
+            problems.append(f"spec.volumes.claims has the name {claim.name!r}, which another volume of the Pod has")
+        used = used | {claim.name}
+    return Volumes(claims=claims, reclaim=reclaim)
+
+
+def _claim(given: Json, problems: list[str]) -> VolumeClaim:
+    name, path = str(given.get("name") or ""), str(given.get("mountPath") or "")
+    if not _MOUNT_PATH.fullmatch(path) or any(f"{path}/".startswith(folder) for folder in _OUR_FOLDERS):
+        problems.append(
+            f"the mountPath of volume {name!r} must be an absolute path outside {' and '.join(_OUR_FOLDERS)}: {path!r}"
+        )
+    return VolumeClaim(
+        name=name,
+        mount_path=path,
+        storage_mib=_whole(given.get("storage"), Decimal(1) / _MIB, f"the storage of volume {name!r}", problems),
+        storage_class=given.get("storageClassName"),
+        access_mode=str(given.get("accessMode") or "ReadWriteOnce"),
     )
 
 
@@ -480,6 +581,8 @@ def template_hash(
     containers: HookPods | None = None,
     builder: Builder | None = None,
     security: tuple[PodSecurity, bool] = (PodSecurity.RESTRICTED, False),
+    workload: Workload = Workload.POD,
+    volumes: Volumes | None = None,
 ) -> str:
     """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
@@ -487,7 +590,8 @@ def template_hash(
     False were also part of the hash, the hash of every older pool would change, and all its Pods would become stale.
     `containers` and `builder` are part of the hash only if they are not None, for the same reason. `security` is the
     level of the pool, and whether its runner may gain privileges. It is part of the hash only above the level
-    `restricted`.
+    `restricted`. The workload and the claims of `volumes` are part of the hash only for the workload `StatefulSet`.
+    What becomes of a volume after its runner does not shape a Pod.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -500,6 +604,9 @@ def template_hash(
         shape.append(["builder", _BUILDER_VERSION, *dataclasses.astuple(builder)])
     if security[0].elevated:
         shape.append(["security", *security])
+    if workload is not Workload.POD:
+        claims = () if volumes is None else volumes.claims
+        shape.append(["workload", workload, _STATEFUL_SET_VERSION, *map(dataclasses.astuple, claims)])
     content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

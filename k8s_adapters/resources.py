@@ -78,6 +78,13 @@ def create_pod(
     return _create_late(client, "pods", body, policy, terminating_within, late=_UNKNOWN_ACCOUNT)
 
 
+def create_stateful_set(
+    client: KubeClient, *, body: Json, policy: RetryPolicy | None = None, terminating_within: float = 5.0
+) -> Created:
+    """Create a StatefulSet from its JSON, with the same errors as `create_service_account`."""
+    return _create(client, "statefulsets", body, policy, terminating_within)
+
+
 def _create_late(
     client: KubeClient,
     kind: str,

@@ -1,4 +1,6 @@
-"""Create and delete a runner: one Pod and one ServiceAccount of the same name, owned by their pool.
+"""Create and delete a runner: one Pod and one ServiceAccount of the same name.
+
+Their pool owns both, or a StatefulSet of the pool owns the Pod (`k8s_adapters.owners`).
 
 A runner with container jobs also has a Role and a RoleBinding of this name. They are created between the ServiceAccount
 and the Pod. The garbage collector deletes them after the ServiceAccount, so a deletion needs no calls for them.
@@ -10,6 +12,7 @@ this label, an admission policy prevents the cluster's garbage collector from de
 from __future__ import annotations
 
 import enum
+from dataclasses import replace
 
 from k8s_adapters.builder_sidecar import add_builder, limit_layers
 from k8s_adapters.client import Json, KubeClient, object_path
@@ -20,18 +23,22 @@ from k8s_adapters.names import (
     ATTEMPT_ANNOTATION,
     CLAIM_ANNOTATION,
     DIGEST_ANNOTATION,
+    EXIT_FINALIZER,
     KIND,
     MANAGED_BY_LABEL,
     POOL_LABEL,
     SERVICE_ACCOUNT_ANNOTATION,
     UNCLAIMED,
 )
-from k8s_adapters.pods import get_pod
+from k8s_adapters.owners.kinds import owner_of
+from k8s_adapters.pods import get_pod, read_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
-from k8s_adapters.resources import Created, create_pod, create_role, create_role_binding, create_service_account
+from k8s_adapters.resources import Created, create_role, create_role_binding, create_service_account
 from k8s_adapters.runner_scripts import JOB_STARTED, MODE, POLL, RUN, SCRIPTS_FOLDER, scripts_name
 from ostler.errors import Conflict, Gone
+from ostler.halt import halt
 from rules.pools.hook_names import hook_size
+from rules.pools.owner_sync import OwnerSeen, Step, next_step
 from rules.pools.pod_template import (
     BUILDER,
     CA_VOLUME,
@@ -83,6 +90,8 @@ def create_runner(
 ) -> Created:
     """Create the ServiceAccount and the Pod, and return the Pod.
 
+    For the workload `StatefulSet`, the StatefulSet is created instead of the Pod. The returned UID is then empty.
+
     If the pool has container jobs, the Role and the RoleBinding for them are created before the Pod, so that the rights
     exist when the first job starts. `hooks_image` is the image of the sidecar of such a Pod. `builder_image` is the
     image of the sidecar that builds images.
@@ -111,7 +120,7 @@ def create_runner(
         builder_image=builder_image,
         service_account_uid=account.uid,
     )
-    return create_pod(client, body=pod, policy=policy)
+    return owner_of(name).create(client, pool=pool, pod=pod, policy=policy)
 
 
 def _create_rights(
@@ -157,6 +166,10 @@ def delete_runner(
 ) -> Deletion:
     """Delete the Pod with this UID, and then its ServiceAccount. Objects that are already gone cause no error.
 
+    A StatefulSet of the Pod is removed before the Pod, so that the Pod gets no successor. For such a Pod, `attempt` is
+    required. Its finalizer is removed as soon as its containers have ended. Until then, the caller must call this
+    function again (`rules.pools.owner_sync`).
+
     If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. If the deleted Pod has an
     annotation with the UID of its ServiceAccount, the ServiceAccount with this UID is deleted. Otherwise the
     ServiceAccount is found by its name. `attempt` is the attempt that created the Pod. If it is given, a ServiceAccount
@@ -166,28 +179,67 @@ def delete_runner(
     If `force` is True, the Pod object is deleted at once, even if the containers of the Pod still run. Use `force` only
     if the node of the Pod is gone.
     """
-    path = object_path("pods", namespace=namespace, name=name)
-    body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
-    if force:
-        body["gracePeriodSeconds"] = 0
-    try:
-        answer = client.request("DELETE", path, body=body, policy=policy)
-    except Gone:
-        answer = None
-    except Conflict:
-        living = get_pod(client, namespace=namespace, name=name, policy=policy)
-        if living is None:
-            answer = None
-        elif living.uid != uid:
-            return Deletion.SUCCESSOR
+    owner = owner_of(name)
+    owner_uid = None
+    if attempt is not None:
+        owner_uid = owner.would_replace(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+    seen = OwnerSeen(owned=owner_uid is not None, pod=True, forced=force)
+    answer: Json | None = None
+    while (step := next_step(seen)) not in {Step.WAIT, Step.DONE}:
+        halt(f"runner_end.before_{step.name.lower()}")
+        if step is Step.END_OWNER:
+            owner.end(client, namespace=namespace, name=name, uid=owner_uid or "", policy=policy)
+            seen = replace(seen, owned=False)
+        elif step is Step.DELETE_POD:
+            try:
+                answer = _delete_pod(client, namespace=namespace, name=name, uid=uid, force=force, policy=policy)
+            except _Successor:
+                return Deletion.SUCCESSOR
+            seen = _seen(answer, forced=force)
         else:
-            raise
+            owner.release(client, namespace=namespace, name=name, uid=uid, policy=policy)
+            seen = replace(seen, held=False)
     known = ((answer or {}).get("metadata", {}).get("annotations") or {}).get(SERVICE_ACCOUNT_ANNOTATION)
     if known is not None:
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
     else:
         delete_account_left(client, namespace=namespace, name=name, uid=uid, attempt=attempt, policy=policy)
     return Deletion.GONE if answer is None else Deletion.ACCEPTED
+
+
+class _Successor(Exception):
+    """Another Pod has the name."""
+
+
+def _delete_pod(
+    client: KubeClient, *, namespace: str, name: str, uid: str, force: bool, policy: RetryPolicy | None
+) -> Json | None:
+    """Delete the Pod with this UID. Return its JSON, or None if the Pod is gone. Raises `_Successor`."""
+    path = object_path("pods", namespace=namespace, name=name)
+    body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    if force:
+        body["gracePeriodSeconds"] = 0
+    try:
+        return client.request("DELETE", path, body=body, policy=policy)
+    except Gone:
+        return None
+    except Conflict:
+        living = get_pod(client, namespace=namespace, name=name, policy=policy)
+        if living is None:
+            return None
+        if living.uid != uid:
+            raise _Successor from None
+        raise
+
+
+def _seen(answer: Json | None, *, forced: bool) -> OwnerSeen:
+    """Return a runner without an owner as the answer to the deletion of its Pod shows it."""
+    if answer is None:
+        return OwnerSeen(owned=False, pod=False)
+    if EXIT_FINALIZER not in (answer.get("metadata", {}).get("finalizers") or ()):
+        return OwnerSeen(owned=False, pod=True, terminating=True)
+    ended = read_pod(answer).is_terminal
+    return OwnerSeen(owned=False, pod=True, terminating=True, held=True, ended=ended, forced=forced)
 
 
 def delete_account_left(
@@ -198,14 +250,16 @@ def delete_account_left(
     uid: str,
     attempt: str | None = None,
     policy: RetryPolicy | None = None,
-) -> None:
+) -> bool:
     """Delete the ServiceAccount of a Pod that is gone, unless a successor of the Pod uses it.
 
-    If `attempt` is given, the ServiceAccount is deleted only if this attempt created it.
+    If `attempt` is given, the ServiceAccount is deleted only if this attempt created it. Return True if there was such
+    a ServiceAccount.
     """
     known = _service_account_of(client, namespace, name, uid, attempt, policy)
     if known is not None:
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
+    return known is not None
 
 
 def _service_account_of(
@@ -244,6 +298,20 @@ def delete_service_account(
         client.request("DELETE", path, body={"preconditions": {"uid": uid}}, policy=policy)
     except (Gone, Conflict):  # the ServiceAccount is gone or belongs to a successor
         return
+
+
+def delete_left_by_runner(
+    client: KubeClient, *, namespace: str, name: str, account_uid: str, policy: RetryPolicy | None = None
+) -> None:
+    """Delete the StatefulSet that a runner left behind, and then its ServiceAccount, which has this UID.
+
+    `name` is the name of the runner's Pod. The caller has proven that the Pod is gone and that no row needs the name.
+    """
+    owner = owner_of(name)
+    owner_uid = owner.would_replace(client, namespace=namespace, name=name, attempt=None, policy=policy)
+    if owner_uid is not None:
+        owner.end(client, namespace=namespace, name=name, uid=owner_uid, policy=policy)
+    delete_service_account(client, namespace=namespace, name=name, uid=account_uid, policy=policy)
 
 
 def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:

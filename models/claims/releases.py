@@ -66,6 +66,8 @@ class ReleaseWork(Annotated):
     trusted: bool = True
     """True if Postgres was confirmed to be as new as the cluster. If False, the release may only requeue the job."""
     forced: bool = False
+    attempt: str | None = None
+    """The attempt that created the Pod, or None if the Pod does not name it."""
 
 
 def request_release(
@@ -126,7 +128,8 @@ def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = Non
 
 def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
     pod = db.execute(
-        text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
+        text("SELECT namespace, name, stamp_value, attempt_id FROM runner_pods WHERE id = :id"),
+        {"id": row.runner_pod_id},
     ).one()
     repository = db.execute(text("SELECT repository FROM jobs WHERE id = :id"), {"id": row.job_id}).scalar()
     retire = row.purpose == Purpose.RETIRE
@@ -157,6 +160,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         lease_until=row.leased_until,
         registrations=registrations,
         forced=row.force_deleted_at is not None,
+        attempt=pod.attempt_id or None,
     )
 
 

@@ -218,6 +218,20 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
     return insert_retire(db, row_id, now=now, who=who, why=OVER, due_after=due_after)
 
 
+def newest_rows(db: Connection, *, namespace: str, names: Sequence[str]) -> Sequence[Row[Any]]:
+    """Return the newest row of each Pod name that has a row: its name, its id, and whether any row of the name is open.
+
+    A row is open if its Pod exists or might still be created.
+    """
+    return db.execute(
+        text("""
+            SELECT name, max(id) AS id, bool_or(gone_at IS NULL OR uid IS NULL) AS open FROM runner_pods
+            WHERE namespace = :namespace AND name = ANY(:names) GROUP BY name
+        """),
+        {"namespace": namespace, "names": list(names)},
+    ).all()
+
+
 def is_wanted(db: Connection, *, row_id: int) -> bool:
     """Return True if the Pod of a row must still be created, and False otherwise.
 

@@ -56,6 +56,9 @@ class PoolFacts:
     runner_group_name: str | None = None
     allow_forks: bool = False
     pod_security: str = "restricted"
+    workload: str = "Pod"
+    volume_reclaim: str | None = None
+    volume_shape: str | None = None
     max_surge: int | None = None
     replicas_writer: str | None = None
 
@@ -280,7 +283,12 @@ def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) 
     )
 
 
-def pool_name(db: Connection, pool_id: int) -> tuple[str, str] | None:
-    """Return the namespace and the name of a pool, or None if there is no such pool."""
-    row = db.execute(text("SELECT namespace, name FROM pools WHERE id = :id"), {"id": pool_id}).one_or_none()
-    return None if row is None else (row.namespace, row.name)
+def pool_name(db: Connection, pool_id: int) -> tuple[str, str, bool] | None:
+    """Return the namespace and the name of a pool, and whether its runners have volumes.
+
+    Return None if there is no such pool.
+    """
+    row = db.execute(
+        text("SELECT namespace, name, volume_reclaim FROM pools WHERE id = :id"), {"id": pool_id}
+    ).one_or_none()
+    return None if row is None else (row.namespace, row.name, row.volume_reclaim is not None)

@@ -43,6 +43,11 @@ class Pool(Base):
     pod_security: Mapped[str] = mapped_column(
         server_default="restricted", comment="Pod Security level that the pool asks for"
     )
+    workload: Mapped[str] = mapped_column(server_default="Pod", comment="kind of object that a runner is")
+    volume_reclaim: Mapped[str | None] = mapped_column(
+        comment="spec.volumes.reclaim; NULL: the runners have no volumes"
+    )
+    volume_shape: Mapped[str | None] = mapped_column(comment="digest of the claims in spec.volumes")
     vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
     memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
     replicas: Mapped[int]

@@ -24,7 +24,7 @@ BUILDER, EXTERNALS = "builder", "externals"
 """Names of the sidecar that builds images, and of the init container that copies programs of the runner for it."""
 BUILDER_VOLUME, BUILDER_CACHE_VOLUME = "ostler-builder", "ostler-builder-cache"
 WORK_VOLUME, EXTERNALS_VOLUME = "ostler-work", "ostler-externals"
-_OUR_VOLUMES = frozenset(
+OUR_VOLUMES = frozenset(
     {
         JIT_VOLUME,
         TOKEN_VOLUME,
@@ -315,7 +315,7 @@ def _container(container: Json, where: str, level: PodSecurity) -> Iterator[str]
         if variable["name"].startswith(_OUR_ENV) and not allowed:
             yield f"{where}.env[{variable['name']}] is reserved for Ostler"
     for mount in container.get("volumeMounts") or ():
-        if mount["name"] in _OUR_VOLUMES:
+        if mount["name"] in OUR_VOLUMES:
             yield f"{where}.volumeMounts: volume {mount['name']} is reserved for the containers of Ostler"
         if mount["mountPath"].rstrip("/").startswith(("/var/run/ostler", "/opt/ostler")):
             yield f"{where}.volumeMounts[{mount['mountPath']}] would hide a path that Ostler uses: choose another path"
@@ -366,7 +366,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 def _volume(volume: Json) -> Iterator[str]:
     where = f"podTemplate.spec.volumes[{volume['name']}]"
-    if volume["name"] in _OUR_VOLUMES:
+    if volume["name"] in OUR_VOLUMES:
         yield f"{where} is reserved for Ostler"
     yield from _unknown(volume, _VOLUME_KINDS, where)
     for source in (volume.get("projected") or {}).get("sources") or ():

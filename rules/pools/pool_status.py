@@ -18,6 +18,7 @@ from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from rules.pools.starts import Starts, Trouble
+from rules.pools.volumes import VolumePlan
 
 Json = dict[str, Any]
 
@@ -74,6 +75,8 @@ class PoolNow:
     version: str | None = None
     """Warning about the version of the pool's runner, or None."""
     replicas_writer: str | None = None
+    volumes: VolumePlan | None = None
+    """Volumes of the pool's runners, or None if the runners have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None
         "lost": plan.lost,
         "conditions": dated(conditions_of(pool, plan, now=now), before=before, generation=pool.generation, now=now),
     }
+    if pool.volumes is not None:
+        status["volumes"] = {"inUse": pool.volumes.in_use, "free": pool.volumes.free, "lost": pool.volumes.lost}
     for name, at in (("lastScaleUpTime", pool.scaled_up_at), ("lastScaleDownTime", pool.scaled_down_at)):
         if at is not None:
             status[name] = written(at)

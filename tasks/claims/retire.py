@@ -2,7 +2,7 @@
 
 The claim stays live after an accepted DELETE, after a timeout, and while the Pod terminates (law L7). `resume` then
 sends this task again, after waits that grow from 5 to 60 seconds. For a Pod that already terminates, the task sends no
-second DELETE, except a forced one.
+second DELETE, except a forced one, and except for a Pod that only waits for Ostler's finalizer to be removed.
 
 If a claim of the Pod left a registered runner, the runner is deregistered before the DELETE, even if the JIT of the
 runner was never delivered. If GitHub refuses because the runner is busy, a Pod that is not over stays (law L3). The
@@ -80,9 +80,16 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         log.error("retire.postponed_for_busy_pod", reasons=verdict.reasons)
         postpone(rt, work, "the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
-    if living is None or not living.terminating:
-        record_event(rt, work)
-        delete_runner(rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, policy=calls(RETIRE))
+    if living is None or not living.terminating or living.awaits_release:
+        record_event(rt, work, living)
+        delete_runner(
+            rt.kube,
+            namespace=work.namespace,
+            name=work.pod_name,
+            uid=work.pod_uid,
+            attempt=work.attempt,
+            policy=calls(RETIRE),
+        )
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
     if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
         seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
@@ -96,8 +103,13 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         wake_after_pods(rt, [work.pod_uid])
 
 
-def record_event(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Record an Event with the reason of the deletion. By default, Kubernetes shows an Event for an hour."""
+def record_event(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
+    """Record an Event with the reason of the deletion, unless the deletion was requested before.
+
+    By default, Kubernetes shows an Event for an hour.
+    """
+    if living is not None and living.terminating:
+        return
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
     rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 
@@ -113,7 +125,13 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
         log.warning("pod.not_deleted_by_force", node=pod.node, node_gone_because=None if gone is None else str(gone))
         return False
     delete_runner(
-        rt.kube, namespace=work.namespace, name=work.pod_name, uid=work.pod_uid, force=True, policy=calls(RETIRE)
+        rt.kube,
+        namespace=work.namespace,
+        name=work.pod_name,
+        uid=work.pod_uid,
+        attempt=work.attempt,
+        force=True,
+        policy=calls(RETIRE),
     )
     log.warning("pod.deleted_by_force", node=pod.node, node_gone_because=str(gone))
     return True

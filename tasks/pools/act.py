@@ -31,6 +31,7 @@ from tasks.pools.deadlines import limit_jobs
 from tasks.pools.finished_pods import handle_missing, handle_spent
 from tasks.pools.observe import Observed
 from tasks.pools.plan import Planned
+from tasks.pools.volumes import delete_volumes
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
@@ -39,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 def act(rt: Runtime, planned: Planned) -> None:
-    """Carry out a committed plan: publish its Events, wake matchers, send the retirements, create the Pods.
+    """Carry out a committed plan: publish Events, wake matchers, send retirements, create Pods, delete volumes.
 
     The Events are published first, because no later reconcile would publish them if the creation of a Pod failed.
     """
@@ -53,6 +54,7 @@ def act(rt: Runtime, planned: Planned) -> None:
         telemetry.FAILED_STARTS.labels(trouble).inc()
     if committed.create:
         create_pods(rt, planned)
+    delete_volumes(rt, planned.volumes, namespace=planned.observed.pool.namespace)
 
 
 def record_events(rt: Runtime, planned: Planned) -> None:

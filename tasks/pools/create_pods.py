@@ -13,10 +13,11 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
+from k8s_adapters.owners.stateful_set import Unsupported
 from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import Refusal, refusal_of
 from k8s_adapters.runner_scripts import ForeignScripts
-from k8s_adapters.runners import create_runner
+from k8s_adapters.runners import create_runner, delete_account_left
 from models.pools import pod_rows, pool_plans
 from models.tables import pod_births
 from ostler import telemetry
@@ -121,10 +122,11 @@ def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, atte
 def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
     """Record that the API server refuses the Pods of a pool or their scripts, and publish an Event about the refusal.
 
-    Return True if `error` is such a refusal, or if the ConfigMap of the scripts belongs to another program. Otherwise
-    record nothing and return False.
+    Return True if `error` is such a refusal, if the ConfigMap of the scripts belongs to another program, or if the API
+    server is too old for the pool's workload. Otherwise record nothing and return False.
     """
-    refusal = Refusal(quota=False, text=str(error)) if isinstance(error, ForeignScripts) else refusal_of(error)
+    own = isinstance(error, ForeignScripts | Unsupported)
+    refusal = Refusal(quota=False, text=str(error)) if own else refusal_of(error)
     if refusal is None:
         return False
     if not refusal.quota:
@@ -147,8 +149,11 @@ def is_still_wanted(rt: Runtime, row_id: int) -> bool:
 def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
     """Create one Pod for its row, and record its UID.
 
-    If another object already has the name, the row is marked as gone. After any other failure the row stays, and the
-    next reconcile repeats the same attempt.
+    If a controller creates the Pod, the next list or the first poll shows the UID. Until then, each reconcile repeats
+    the call, which finds the owner of the Pod.
+
+    If another object already has the name, the row is marked as gone, unless the object is the ServiceAccount of an
+    earlier runner. After any other failure the row stays, and the next reconcile repeats the same attempt.
     """
     try:
         created = create_runner(
@@ -164,6 +169,8 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             policy=calls(SWEEP),
         )
     except Conflict:
+        if pool.volumes is not None and remove_account(rt, namespace=pool.namespace, pod_name=pod_name):
+            return
         log.warning("pod.not_created_because_name_is_in_use", pod=pod_name)
         rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
         return
@@ -171,5 +178,15 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     def body(db: Connection) -> None:
         pod_births.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
 
-    rt.transaction(body)
-    telemetry.PODS_CREATED.inc()
+    if created.uid:
+        rt.transaction(body)
+    if created.uid or not created.ours_before:
+        telemetry.PODS_CREATED.inc()
+
+
+def remove_account(rt: Runtime, *, namespace: str, pod_name: str) -> bool:
+    """Delete the ServiceAccount that an earlier runner with the same name and the same volumes left behind.
+
+    Return True if there was one. The next reconcile then repeats the creation.
+    """
+    return delete_account_left(rt.kube, namespace=namespace, name=pod_name, uid="", policy=calls(SWEEP))

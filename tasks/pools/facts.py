@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from k8s_adapters.names import CONTAINERS_DIND
+from k8s_adapters.owners.volumes import volume_shape
 from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, pod_hash
 from models.pools import pool_mirror
@@ -25,6 +26,9 @@ def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
         runner_group_name=pool.runner_group if isinstance(pool.runner_group, str) else None,
         allow_forks=admits_forks(pool.pod_security, allow_forks=pool.allow_forks, elevated_forks=pool.elevated_forks),
         pod_security=str(pool.pod_security),
+        workload=str(pool.workload),
+        volume_reclaim=None if pool.volumes is None else str(pool.volumes.reclaim),
+        volume_shape=None if pool.volumes is None else volume_shape(pool.volumes),
         vcpu=pool.charged_millicores,
         memory=pool.charged_mib,
         replicas=pool.replicas,

@@ -30,11 +30,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PoolName:
-    """A pool: the id of its row, and the namespace and name of its object."""
+    """A pool: the id of its row, the namespace and name of its object, and whether its runners have volumes."""
 
     id: int
     namespace: str
     name: str
+    has_volumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,11 @@ from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState, StateFacts, state_of
 from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, rolls
 from rules.pools.starts import recovered
+from rules.pools.volumes import NO_VOLUMES, VolumePlan
+from rules.pools.workloads import Workload, pod_name, pod_name_of
 from tasks.claims.evidence import judge
 from tasks.pools.observe import Observed
+from tasks.pools.volumes import make_volume_plan, observe_volumes
 from tasks.worker.nodes import NodeSnapshot, observe_nodes
 from tasks.worker.runtime import Runtime
 
@@ -62,6 +65,8 @@ class Planned:
     """The rows and claims that were written for the plan."""
     freed: Sequence[str]
     """UIDs of Pods on nodes that this reconcile was the first to find gone. No budget counts these Pods any more."""
+    volumes: VolumePlan = NO_VOLUMES
+    """The volumes of the pool's runners, and what to do with them."""
 
 
 def plan(rt: Runtime, observed: Observed) -> Planned:
@@ -70,9 +75,11 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
     The nodes are read before the lock is taken, because a lock must not be held during a call to Kubernetes (law L15).
     The names of new Pods are also drawn before the lock is taken.
     """
-    name, by_uid = observed.pool.name, observed.by_uid
-    names = [(f"{name}-{secrets.token_hex(4)}", secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
+    by_uid = observed.by_uid
+    drawn = [(secrets.token_hex(4), secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
     nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
+    listed_volumes = observe_volumes(rt, observed.pool)
+    most = MAX_CREATIONS if listed_volumes is not None else 0
 
     def body(db: Connection) -> Planned:
         now = utcnow()
@@ -80,13 +87,27 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
         rows = pod_rows.pod_rows(db, pool_id=observed.pool.id, now=now)
         pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
-        given, made = make_plan(db, pool, rows, by_uid, nodes=nodes, most=MAX_CREATIONS, now=now)
+        volumes = make_volume_plan(db, pool, listed_volumes)
+        names = names_of(pool, volumes, drawn)
+        given, made = make_plan(db, pool, rows, by_uid, nodes=nodes, most=most, now=now)
         committed = pool_plans.commit_plan(
             db, pool, made, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
         )
-        return Planned(observed, pool, rows, given, made, committed, freed)
+        return Planned(observed, pool, rows, given, made, committed, freed, volumes)
 
     return rt.transaction(body)
+
+
+def names_of(pool: Row[Any], volumes: VolumePlan, drawn: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the names and attempt ids of the Pods that the plan may create.
+
+    `drawn` has a random suffix and an attempt id for each Pod. A runner that gets the volumes of an earlier runner has
+    the name of that runner. Such names come first.
+    """
+    workload = Workload(pool.workload)
+    names = [pod_name(workload, pool=pool.name, suffix=suffix) for suffix, _ in drawn]
+    names[:0] = [pod_name_of(runner) for runner in volumes.reusable]
+    return [(name, attempt) for name, (_, attempt) in zip(names, drawn, strict=False)]
 
 
 def make_plan(

@@ -66,6 +66,7 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
         brake=brake,
         blocked_mints=mints,
         version=version,
+        volumes=planned.volumes if pool.volume_reclaim is not None else None,
     )
     status = status_of(stands, plan, before=pool.status, now=now)
     if not pool_plans.status_is_due(pool, status, every=STATUS_SECONDS, now=now):

@@ -1,4 +1,8 @@
-"""`ostler.orphaned_service_accounts`: deletes the ServiceAccounts of runner Pods that are gone."""
+"""`ostler.orphaned_service_accounts`: deletes the ServiceAccounts of runner Pods that are gone.
+
+A StatefulSet that such a Pod left behind is deleted before the ServiceAccount. A runner's ServiceAccount is created
+before its StatefulSet, so the ServiceAccount shows that the StatefulSet might exist.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import random
 
 from k8s_adapters.metadata import ObjectSeen
 from k8s_adapters.pods import get_pod
-from k8s_adapters.runners import delete_service_account
+from k8s_adapters.runners import delete_left_by_runner
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
@@ -63,7 +67,7 @@ def check(tick: Tick, account: ObjectSeen) -> None:
         case,
         lambda _db: True,
         still=lambda db: name not in orphans.open_pod_names(db, namespace=namespace, names=[name]),
-        call=lambda: delete_service_account(
-            rt.kube, namespace=namespace, name=name, uid=account.uid, policy=calls(SWEEP_ROW)
+        call=lambda: delete_left_by_runner(
+            rt.kube, namespace=namespace, name=name, account_uid=account.uid, policy=calls(SWEEP_ROW)
         ),
     )

@@ -14,9 +14,11 @@ Security Standards". They are stricter where Ostler never sets a field: no SELin
 
 {{/*
 Variables with the pool of a Pod, and whether the Pod has a level. Takes the user name of a worker. The pool of a hook
-Pod is the pool of the runner Pod that creates it.
+Pod is the pool of the runner Pod that creates it. For a StatefulSet, the Pod is the template.
 */}}
 {{- define "ostler.levelVariables" -}}
+- name: pod
+  expression: "request.resource.resource == 'statefulsets' ? dyn(object).spec.template : dyn(object)"
 - name: name
   expression: object.metadata.?name.orValue('')
 - name: pool
@@ -24,20 +26,20 @@ Pod is the pool of the runner Pod that creates it.
     request.userInfo.username == {{ . | toJson }} ? object.metadata.?labels[?'ostler.dev/pool'].orValue('')
     : request.userInfo.username.split(':')[3].substring(0, size(request.userInfo.username.split(':')[3]) - 9)
 - name: containers
-  expression: object.spec.containers + object.spec.?initContainers.orValue([])
+  expression: variables.pod.spec.containers + variables.pod.spec.?initContainers.orValue([])
 - name: volumes
-  expression: object.spec.?volumes.orValue([])
+  expression: variables.pod.spec.?volumes.orValue([])
 - name: onItsOwn
   expression: >-
-    !object.spec.?hostNetwork.orValue(false) && !object.spec.?hostPID.orValue(false)
-    && !object.spec.?hostIPC.orValue(false) && variables.volumes.all(v, !has(v.hostPath))
-    && object.spec.?securityContext.?seccompProfile.?type.orValue('RuntimeDefault') != 'Unconfined'
-    && object.spec.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') != 'Unconfined'
-    && !object.spec.?securityContext.?seLinuxOptions.hasValue() && size(object.spec.?securityContext.?sysctls.orValue([])) == 0
-    && !object.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false)
-    && object.metadata.?annotations.orValue({}).all(key,
+    !variables.pod.spec.?hostNetwork.orValue(false) && !variables.pod.spec.?hostPID.orValue(false)
+    && !variables.pod.spec.?hostIPC.orValue(false) && variables.volumes.all(v, !has(v.hostPath))
+    && variables.pod.spec.?securityContext.?seccompProfile.?type.orValue('RuntimeDefault') != 'Unconfined'
+    && variables.pod.spec.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') != 'Unconfined'
+    && !variables.pod.spec.?securityContext.?seLinuxOptions.hasValue() && size(variables.pod.spec.?securityContext.?sysctls.orValue([])) == 0
+    && !variables.pod.spec.?securityContext.?windowsOptions.?hostProcess.orValue(false)
+    && variables.pod.metadata.?annotations.orValue({}).all(key,
     !key.startsWith('container.apparmor.security.beta.kubernetes.io/')
-    || object.metadata.annotations[key] == 'runtime/default')
+    || variables.pod.metadata.annotations[key] == 'runtime/default')
 - name: baseline
   expression: >-
     variables.onItsOwn && variables.containers.all(c,
@@ -58,15 +60,15 @@ Pod is the pool of the runner Pod that creates it.
     && c.?lifecycle.?preStop.?tcpSocket.?host.orValue('') == '')
 - name: restricted
   expression: >-
-    variables.baseline && object.spec.?securityContext.?runAsUser.orValue(1) != 0
+    variables.baseline && variables.pod.spec.?securityContext.?runAsUser.orValue(1) != 0
     && variables.volumes.all(v, has(v.configMap) || has(v.csi) || has(v.downwardAPI) || has(v.emptyDir)
     || has(v.ephemeral) || has(v.persistentVolumeClaim) || has(v.projected) || has(v.secret))
     && variables.containers.all(c,
     !c.?securityContext.?allowPrivilegeEscalation.orValue(true)
     && 'ALL' in c.?securityContext.?capabilities.?drop.orValue([])
     && c.?securityContext.?capabilities.?add.orValue([]).all(each, each == 'NET_BIND_SERVICE')
-    && c.?securityContext.?runAsNonRoot.orValue(object.spec.?securityContext.?runAsNonRoot.orValue(false))
+    && c.?securityContext.?runAsNonRoot.orValue(variables.pod.spec.?securityContext.?runAsNonRoot.orValue(false))
     && c.?securityContext.?runAsUser.orValue(1) != 0
-    && c.?securityContext.?seccompProfile.?type.orValue(object.spec.?securityContext.?seccompProfile.?type.orValue('')) in
+    && c.?securityContext.?seccompProfile.?type.orValue(variables.pod.spec.?securityContext.?seccompProfile.?type.orValue('')) in
     ['RuntimeDefault', 'Localhost'])
 {{- end -}}

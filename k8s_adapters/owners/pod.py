@@ -1,0 +1,41 @@
+"""The workload `Pod`: a runner is one Pod, and no controller replaces it."""
+
+from __future__ import annotations
+
+from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.pools import PoolSeen
+from k8s_adapters.resources import Created, create_pod
+from rules.upstream.retry import RetryPolicy
+
+
+class PodOwner:
+    """Owner of Pods that belong to their pool directly. See `k8s_adapters.owners.owner.Owner`."""
+
+    def create(
+        self,
+        client: KubeClient,
+        *,
+        pool: PoolSeen,  # noqa: ARG002 - the protocol has it
+        pod: Json,
+        policy: RetryPolicy | None,
+    ) -> Created:
+        """Create the Pod."""
+        return create_pod(client, body=pod, policy=policy)
+
+    def would_replace(
+        self,
+        client: KubeClient,  # noqa: ARG002
+        *,
+        namespace: str,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+        attempt: str | None,  # noqa: ARG002
+        policy: RetryPolicy | None,  # noqa: ARG002
+    ) -> str | None:
+        """Return None without a call."""
+        return None
+
+    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
+        """Do nothing, because there is no object to remove."""
+
+    def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
+        """Do nothing, because the Pod has no finalizer of Ostler."""

@@ -1,0 +1,186 @@
+"""The workload `StatefulSet`: a runner is a StatefulSet with one replica, so its Pod can have volumes of its own.
+
+The API server accepts only the restart policy `Always` in the template of a StatefulSet. Each container therefore has
+its own restart policy `Never`, which Kubernetes supports since 1.35. Such a Pod ends as any other runner Pod does.
+
+The controller replaces a Pod that has ended. Two things prevent this. The Pod has the finalizer `ostler.dev/exit`, so
+it stays until Ostler has recorded its exit. And Ostler deletes the StatefulSet with the propagation policy `Orphan`
+before it removes the finalizer: the Pod then belongs to nobody, and no successor is created.
+"""
+
+from __future__ import annotations
+
+import copy
+
+from k8s_adapters.client import MERGE_PATCH, METADATA_ONLY, Json, KubeClient, object_path
+from k8s_adapters.names import (
+    ATTEMPT_ANNOTATION,
+    DIGEST_ANNOTATION,
+    EXIT_FINALIZER,
+    POOL_LABEL,
+    RUNNER_LABEL,
+)
+from k8s_adapters.owners.volumes import volume_shape
+from k8s_adapters.pools import PoolSeen
+from k8s_adapters.resources import Created, create_stateful_set
+from ostler.errors import Conflict, Gone, UpstreamError
+from rules.pools.pod_template import RUNNER
+from rules.pools.workloads import stateful_set_of
+from rules.upstream.retry import RetryPolicy
+
+APPS = "apps"
+KIND = "statefulsets"
+_TRIES = 3  # attempts to remove the finalizer while other clients write the Pod
+TOO_OLD = (
+    "workload StatefulSet needs Kubernetes 1.35 or newer: the API server dropped the restart policy of the containers, "
+    "so a finished runner would start again"
+)
+
+
+class Unsupported(UpstreamError):
+    """The API server cannot do what the workload needs. The message names the cause and the cure."""
+
+
+class StatefulSetOwner:
+    """Owner of Pods with a StatefulSet each. See `k8s_adapters.owners.owner.Owner`."""
+
+    def create(self, client: KubeClient, *, pool: PoolSeen, pod: Json, policy: RetryPolicy | None) -> Created:
+        """Create the StatefulSet. Its controller creates the Pod.
+
+        Raises `Unsupported` if the API server is too old. The StatefulSet is then removed again.
+        """
+        body = build_stateful_set(pool=pool, pod=pod)
+        created = create_stateful_set(client, body=body, policy=policy)
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        if not created.ours_before:
+            stored = _read(client, namespace, name, policy, whole=True)
+            if stored is not None and not _never_restarts(stored):
+                path = object_path(KIND, namespace=namespace, name=name, group=APPS)
+                client.request("DELETE", path, body={"preconditions": {"uid": created.uid}}, policy=policy)
+                raise Unsupported(TOO_OLD)
+        return Created(name=pod["metadata"]["name"], uid="", ours_before=created.ours_before)
+
+    def would_replace(
+        self, client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None
+    ) -> str | None:
+        """Return the UID of the StatefulSet, or None if it is gone, is being deleted or has another attempt."""
+        found = _read(client, namespace, _set_of(name), policy)
+        if found is None:
+            return None
+        metadata = found["metadata"]
+        ours = POOL_LABEL in (metadata.get("labels") or {})
+        same = attempt is None or (metadata.get("annotations") or {}).get(ATTEMPT_ANNOTATION) == attempt
+        # The controller ignores a StatefulSet that is being deleted.
+        return str(metadata["uid"]) if ours and same and "deletionTimestamp" not in metadata else None
+
+    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
+        """Delete the StatefulSet with the propagation policy `Orphan`."""
+        path = object_path(KIND, namespace=namespace, name=_set_of(name), group=APPS)
+        body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Orphan"}
+        try:
+            client.request("DELETE", path, body=body, policy=policy)
+        except (Gone, Conflict):
+            return
+
+    def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
+        """Remove the finalizer `ostler.dev/exit`. Finalizers of other programs stay.
+
+        Raises `Conflict` if other clients wrote the Pod during each of the attempts.
+        """
+        path = object_path("pods", namespace=namespace, name=name)
+        for attempt in range(1, _TRIES + 1):
+            try:
+                metadata = client.request("GET", path, accept=METADATA_ONLY, policy=policy)["metadata"]
+                finalizers = metadata.get("finalizers") or []
+                if metadata["uid"] != uid or EXIT_FINALIZER not in finalizers:
+                    return
+                others = [each for each in finalizers if each != EXIT_FINALIZER]
+                version = metadata["resourceVersion"]
+                body = {"metadata": {"uid": uid, "resourceVersion": version, "finalizers": others or None}}
+                client.request("PATCH", path, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY, policy=policy)
+            except Gone:
+                return
+            except Conflict:
+                if attempt == _TRIES:
+                    raise
+            else:
+                return
+
+
+def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
+    """Return the JSON of the StatefulSet whose Pod has the given JSON."""
+    metadata = pod["metadata"]
+    name = _set_of(metadata["name"])
+    spec = copy.deepcopy(pod["spec"])
+    spec["restartPolicy"] = "Always"
+    for container in (*spec["containers"], *spec.get("initContainers", ())):
+        container.setdefault("restartPolicy", "Never")  # a sidecar has its own
+    claims = () if pool.volumes is None else pool.volumes.claims
+    shape = "" if pool.volumes is None else volume_shape(pool.volumes)
+    mounts = [{"name": claim.name, "mountPath": claim.mount_path} for claim in claims]
+    runner: Json = next(each for each in spec["containers"] if each["name"] == RUNNER)
+    runner["volumeMounts"] = [*runner.get("volumeMounts", ()), *mounts]
+    selected = {POOL_LABEL: pool.name, RUNNER_LABEL: name}
+    return {
+        "apiVersion": f"{APPS}/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "labels": metadata["labels"],
+            "annotations": {key: metadata["annotations"][key] for key in sorted(metadata["annotations"])},
+            "ownerReferences": metadata["ownerReferences"],
+        },
+        "spec": {
+            "replicas": 1,
+            "serviceName": name,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "selector": {"matchLabels": selected},
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+            "template": {
+                "metadata": {
+                    "labels": {**metadata["labels"], **selected},
+                    "annotations": metadata["annotations"],
+                    "finalizers": [EXIT_FINALIZER],
+                },
+                "spec": spec,
+            },
+            "volumeClaimTemplates": [
+                {
+                    "metadata": {"name": claim.name, "labels": selected, "annotations": {DIGEST_ANNOTATION: shape}},
+                    "spec": {
+                        "accessModes": [claim.access_mode],
+                        "resources": {"requests": {"storage": f"{claim.storage_mib}Mi"}},
+                        **({} if claim.storage_class is None else {"storageClassName": claim.storage_class}),
+                    },
+                }
+                for claim in claims
+            ],
+        },
+    }
+
+
+def _never_restarts(stateful_set: Json) -> bool:
+    containers = stateful_set["spec"]["template"]["spec"]["containers"]
+    return all(each.get("restartPolicy") == "Never" for each in containers)
+
+
+def _read(
+    client: KubeClient, namespace: str, name: str, policy: RetryPolicy | None, *, whole: bool = False
+) -> Json | None:
+    path = object_path(KIND, namespace=namespace, name=name, group=APPS)
+    try:
+        if whole:
+            return client.request("GET", path, policy=policy)
+        return client.request("GET", path, accept=METADATA_ONLY, policy=policy)
+    except Gone:
+        return None
+
+
+def _set_of(pod: str) -> str:
+    """Return the name of the StatefulSet of a Pod. Raises ValueError for a Pod with another workload."""
+    found = stateful_set_of(pod)
+    if found is None:
+        raise ValueError(f"{pod} is not the name of a StatefulSet's Pod")
+    return found

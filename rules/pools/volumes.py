@@ -1,0 +1,85 @@
+"""Volumes of the runners of a pool: which are in use, which the next runner gets, and which are deleted.
+
+A volume belongs to a runner by name. If a new runner has the name of a runner that has ended, it gets the volumes of
+that runner, with their contents. No object of Kubernetes is changed for this, and two Pods never have one volume at the
+same time, because two Pods never have the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reclaim(StrEnum):
+    """Value of `spec.volumes.reclaim`: what becomes of the volumes of a runner that has ended."""
+
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VolumeSeen:
+    """One PersistentVolumeClaim of a pool.
+
+    - `runner`: the name of the StatefulSet that it was created for.
+    - `shape`: digest of the `spec.volumes` that it was created from.
+    - `lost`: its PersistentVolume does not exist any more.
+    - `terminating`: its deletion was requested.
+    """
+
+    name: str
+    uid: str
+    runner: str
+    shape: str
+    lost: bool = False
+    terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VolumePlan:
+    """The volumes of a pool, and what to do with them.
+
+    - `reusable`: the names of ended runners whose volumes the next runners get, best first.
+    - `delete`: the volumes to delete.
+    - `in_use`, `free`, `lost`: numbers of volumes. A lost volume is in no other number. Volumes that are being deleted
+      are in no number.
+    """
+
+    reusable: tuple[str, ...] = ()
+    delete: tuple[VolumeSeen, ...] = ()
+    in_use: int = 0
+    free: int = 0
+    lost: int = 0
+
+
+NO_VOLUMES = VolumePlan()
+
+
+def plan_volumes(
+    volumes: Sequence[VolumeSeen], *, used_by: Mapping[str, int | None], shape: str, reclaim: Reclaim
+) -> VolumePlan:
+    """Return the plan for the volumes of a pool.
+
+    `used_by` has each runner of `volumes` that Postgres knows. The value is None if the runner exists or might exist.
+    Otherwise it is the id of the runner's newest row. A runner that Postgres does not know has ended. The rows must be
+    read after the volumes were listed (law L8): the row of a runner is older than its volumes.
+
+    Volumes that were not used for the longest time come first. A volume that no Pod can use, for example because its
+    zone is full, therefore does not stop the pool as long as the pool has other volumes.
+
+    A volume of another `shape` is never used again, and is only deleted if `reclaim` says so.
+    """
+    ended = {each.runner for each in volumes if used_by.get(each.runner, 0) is not None}
+    free = [each for each in volumes if each.runner in ended and not each.terminating]
+    unfit = {each.runner for each in volumes if each.lost or each.terminating or each.shape != shape}
+    reusable = sorted({each.runner for each in free} - unfit, key=lambda runner: (used_by.get(runner) or 0, runner))
+    remaining = [each for each in volumes if not each.terminating]
+    return VolumePlan(
+        reusable=tuple(reusable) if reclaim is Reclaim.RETAIN else (),
+        delete=tuple(free) if reclaim is Reclaim.DELETE else (),
+        in_use=sum(each.runner not in ended and not each.lost for each in remaining),
+        free=sum(each.runner in ended and not each.lost for each in remaining),
+        lost=sum(each.lost for each in remaining),
+    )

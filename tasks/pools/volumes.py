@@ -1,0 +1,65 @@
+"""Volumes of a pool's runners in a reconcile: list them before the plan, and delete those that nobody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, Row
+
+from k8s_adapters.owners.volumes import delete_volume, list_volumes
+from models.pools import pod_rows
+from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
+from rules.pools.volumes import NO_VOLUMES, Reclaim, VolumePlan, VolumeSeen, plan_volumes
+from rules.pools.workloads import pod_name_of
+from tasks.pools.observe import PoolName
+from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls, remaining
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+RESERVE = 5.0
+"""Seconds of the task's deadline that must be left before a volume is deleted.
+
+The next reconcile deletes the other volumes.
+"""
+
+
+def observe_volumes(rt: Runtime, pool: PoolName) -> Sequence[VolumeSeen] | None:
+    """Return the volumes of a pool's runners, or None if they cannot be listed. Most pools have none, without a call.
+
+    A reconcile that does not know the volumes creates no runner, because the runner would get new volumes although old
+    ones are free.
+    """
+    if not pool.has_volumes:
+        return ()
+    try:
+        return list_volumes(rt.kube, namespace=pool.namespace, pool=pool.name, policy=calls(SWEEP_LIST))
+    except UpstreamError as error:
+        log.warning("pool.no_pods_created_because_volumes_cannot_be_listed", pool=pool.name, error=meaning_of(error))
+        return None
+
+
+def make_volume_plan(db: Connection, pool: Row[Any], volumes: Sequence[VolumeSeen] | None) -> VolumePlan:
+    """Return the plan for the listed volumes. The caller must hold the pool's lock."""
+    if not volumes or pool.volume_reclaim is None:
+        return NO_VOLUMES
+    names = {pod_name_of(each.runner): each.runner for each in volumes}
+    rows = pod_rows.newest_rows(db, namespace=pool.namespace, names=list(names))
+    used_by = {names[row.name]: None if row.open else row.id for row in rows}
+    return plan_volumes(volumes, used_by=used_by, shape=pool.volume_shape or "", reclaim=Reclaim(pool.volume_reclaim))
+
+
+def delete_volumes(rt: Runtime, volumes: VolumePlan, *, namespace: str) -> None:
+    """Delete the volumes of a plan. A volume that cannot be deleted is left to the next reconcile."""
+    for volume in volumes.delete:
+        if remaining() < RESERVE:
+            return
+        try:
+            delete_volume(rt.kube, namespace=namespace, name=volume.name, uid=volume.uid, policy=calls(SWEEP_ROW))
+        except UpstreamError as error:
+            log.warning("volume.not_deleted", volume=volume.name, error=meaning_of(error))
+        else:
+            log.info("volume.deleted", volume=volume.name, runner=volume.runner)

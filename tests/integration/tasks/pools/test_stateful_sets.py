@@ -1,0 +1,296 @@
+"""Pools whose runners are StatefulSets, on the real controller: the same reconciler, claims and retirements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import MERGE_PATCH, Json, object_path
+from k8s_adapters.owners.volumes import list_volumes
+from ostler.errors import Forbidden
+from tasks.pools import volumes as pool_volumes
+from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
+from tests.guard import guarded
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen, tick
+from tests.integration.tasks.pools.fleet import NEW, images, polls, rounds, spec, status
+from tests.waiting import eventually
+
+SETS = {"workload": "StatefulSet"}
+CACHE = {"claims": [{"name": "cache", "mountPath": "/cache", "storage": "1Gi"}]}
+
+
+def sets(stage: Stage) -> set[str]:
+    """Return the names of the StatefulSets."""
+    found = stage.kube.request("GET", object_path("statefulsets", namespace=stage.namespace, group="apps"))
+    return {item["metadata"]["name"] for item in found["items"]}
+
+
+def volumes(stage: Stage) -> set[str]:
+    """Return the names of the pool's volumes that are not being deleted."""
+    found = list_volumes(stage.kube, namespace=stage.namespace, pool="small")
+    return {each.name for each in found if not each.terminating}
+
+
+def started(stage: Stage, count: int, **more: Any) -> list[str]:
+    """Create a pool with so many polling runners; return the names of their Pods."""
+    stage.pool(replicas=count, **SETS, **more)
+    return grown(stage, count)
+
+
+def grown(stage: Stage, count: int) -> list[str]:
+    """Wait until the pool has this number of polling runners."""
+
+    def all_polled() -> bool:
+        tick(stage)
+        polls(stage)
+        (row,) = stage.rows("SELECT count(*) AS many FROM runner_pods WHERE uid IS NOT NULL AND gone_at IS NULL")
+        return bool(row.many == count and len(stage.pods()) == count)
+
+    eventually(all_polled)
+    return sorted(stage.pods())
+
+
+def written(stage: Stage) -> Json:
+    """Return the status of the pool, written now."""
+    stage.rows("UPDATE pools SET status_at = NULL")
+    tick(stage)
+    return status(stage)
+
+
+def finish(stage: Stage, name: str, *, runner: int = 0) -> None:
+    """Be the kubelet of a Pod whose containers have ended."""
+    stage.finish(name, phase="Failed" if runner else "Succeeded", runner=runner)
+    path = object_path("pods", namespace=stage.namespace, name=name)
+    if "deletionTimestamp" in stage.kube.request("GET", path)["metadata"]:
+        stage.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+
+def test_a_runner_has_a_stateful_set_and_its_row_gets_the_uid_of_the_pod(stage: Stage) -> None:
+    first, second = started(stage, 2)
+
+    assert sets(stage) == {first.removesuffix("-0"), second.removesuffix("-0")}
+    rows = stage.rows("SELECT name, uid FROM runner_pods ORDER BY name")
+    assert {row.name: row.uid for row in rows} == {name: pod.uid for name, pod in stage.pods().items()}
+    assert stage.service_accounts() >= {first, second}
+    assert written(stage)["warm"] == 2
+
+
+@pytest.mark.parametrize("code", [0, 1], ids=["succeeded", "failed"])
+def test_a_finished_runner_is_recorded_removed_and_replaced_by_another(stage: Stage, code: int) -> None:
+    (name,) = started(stage, 1)
+    _, claim = busy_pod(stage, name=name)
+    stage.rows("UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() WHERE id = :id", id=claim)
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success'")
+    finish(stage, name, runner=code)
+
+    def replaced() -> bool:
+        tick(stage)
+        return set(stage.pods()) != set() and name not in stage.pods()
+
+    eventually(replaced)
+    (row,) = stage.rows("SELECT * FROM runner_pods WHERE name = :name", name=name)
+    assert (row.runner_exit_code, row.gone_at is not None) == (code, True)
+    assert name.removesuffix("-0") not in sets(stage)
+    assert name not in stage.service_accounts()
+
+
+def test_scaling_down_retires_warm_runners_and_spares_the_busy_one(stage: Stage) -> None:
+    names = started(stage, 3)
+    busy, _ = busy_pod(stage, name=names[1])
+    spec(stage, replicas=0)
+
+    def only_the_busy_one() -> bool:
+        rounds(stage, 1, polling=False)
+        return set(stage.pods()) == {busy}
+
+    eventually(only_the_busy_one)
+    assert stage.pods()[busy].terminating is False
+    assert sets(stage) == {busy.removesuffix("-0")}
+
+
+def test_a_changed_template_replaces_the_stateful_sets_one_after_the_other(stage: Stage) -> None:
+    started(stage, 2)
+    spec(stage, image=NEW)
+
+    def rolled() -> bool:
+        rounds(stage, 1)
+        return len(images(stage)[NEW]) == 2 and len(stage.pods()) == 2
+
+    eventually(rolled)
+    assert len(sets(stage)) == 2
+
+
+def test_a_deleted_pool_drains_and_leaves_nothing(stage: Stage) -> None:
+    first, _ = started(stage, 2)
+    name, claim = busy_pod(stage, name=first)
+    delete(stage)
+    for _ in range(3):
+        drain(stage)
+    assert set(stage.pods()) == {name}
+
+    end_job(stage, name, claim)
+
+    def is_gone() -> bool:
+        drain(stage)
+        return seen(stage) is None
+
+    eventually(is_gone)
+    assert stage.pods() == {}
+    assert sets(stage) == set()
+
+
+def test_a_warm_pod_that_somebody_deletes_is_replaced_by_another_runner(stage: Stage) -> None:
+    (name,) = started(stage, 1)
+    stage.kube.request("DELETE", object_path("pods", namespace=stage.namespace, name=name))
+
+    def replaced() -> bool:
+        tick(stage)
+        polls(stage)
+        return set(stage.pods()) != set() and name not in stage.pods()
+
+    eventually(replaced)
+
+    def is_removed() -> bool:
+        tick(stage)
+        return name.removesuffix("-0") not in sets(stage)
+
+    eventually(is_removed)
+
+
+@pytest.mark.parametrize("propagation", ["Orphan", "Background", "Foreground"])
+def test_a_stateful_set_that_somebody_deletes_costs_no_job(stage: Stage, propagation: str) -> None:
+    (name,) = started(stage, 1)
+    with guarded(stage.kube, stage.namespace):
+        _, claim = busy_pod(stage, name=name)
+        path = object_path("statefulsets", namespace=stage.namespace, name=name.removesuffix("-0"), group="apps")
+        stage.kube.request("DELETE", path, query={"propagationPolicy": propagation})
+        for _ in range(3):
+            tick(stage)
+        pod = stage.pods()[name]
+        assert pod.terminating is False
+        end_job(stage, name, claim)
+
+        def replaced() -> bool:
+            tick(stage)
+            return set(stage.pods()) != set() and name not in stage.pods()
+
+        eventually(replaced)
+        eventually(lambda: name.removesuffix("-0") not in sets(stage))
+
+
+def test_a_stateful_set_that_somebody_scales_to_zero_costs_no_job(stage: Stage) -> None:
+    (name,) = started(stage, 1)
+    with guarded(stage.kube, stage.namespace):
+        busy_pod(stage, name=name)
+        path = object_path("statefulsets", namespace=stage.namespace, name=name.removesuffix("-0"), group="apps")
+        stage.kube.request("PATCH", path, body={"spec": {"replicas": 0}}, content_type=MERGE_PATCH)
+        for _ in range(5):
+            tick(stage)
+        assert stage.pods()[name].terminating is False
+
+
+def test_a_stateful_set_without_a_row_is_removed_by_the_sweep(stage: Stage) -> None:
+    (name,) = started(stage, 1)
+    path = object_path("pods", namespace=stage.namespace, name=name)
+    stage.kube.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
+    stage.rows("DELETE FROM offers")
+    stage.rows("UPDATE runner_pods SET gone_at = now()")
+    # A quota that allows no Pod: the StatefulSet stays without a Pod.
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    stage.kube.request("POST", object_path("resourcequotas", namespace=stage.namespace), body=quota)
+    stage.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+    eventually(lambda: stage.pods() == {})
+    assert sets(stage) == {name.removesuffix("-0")}
+
+    stage.with_settings(orphaned_account_after=0.0)
+    orphaned_service_accounts.run()
+
+    eventually(lambda: sets(stage) == set())
+    assert name not in stage.service_accounts()
+
+
+def test_the_next_runner_gets_the_volumes_of_a_finished_runner(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    assert volumes(stage) == {f"cache-{name}"}
+    assert written(stage)["volumes"] == {"inUse": 1, "free": 0, "lost": 0}
+    uid = stage.pods()[name].uid
+    finish(stage, name)
+
+    def again() -> bool:
+        tick(stage)
+        pod = stage.pods().get(name)
+        return pod is not None and pod.uid != uid
+
+    eventually(again)
+    grown(stage, 1)
+    assert volumes(stage) == {f"cache-{name}"}
+    assert len(stage.rows("SELECT id FROM runner_pods WHERE name = :name", name=name)) == 2
+
+
+def test_the_volumes_of_a_finished_runner_are_deleted_if_the_pool_says_so(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes={**CACHE, "reclaim": "Delete"})
+    finish(stage, name)
+
+    def deleted() -> bool:
+        tick(stage)
+        polls(stage)
+        found = volumes(stage)
+        return len(found) == 1 and f"cache-{name}" not in found
+
+    eventually(deleted)
+
+
+def test_volumes_of_another_shape_are_kept_but_never_used_again(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    larger = {"claims": [{"name": "cache", "mountPath": "/cache", "storage": "2Gi"}]}
+    spec(stage, volumes=larger)
+
+    def rolled() -> bool:
+        rounds(stage, 1)
+        return len(stage.pods()) == 1 and name not in stage.pods()
+
+    eventually(rolled)
+    tick(stage)
+    (new,) = stage.pods()
+    assert volumes(stage) == {f"cache-{name}", f"cache-{new}"}
+    assert written(stage)["volumes"] == {"inUse": 1, "free": 1, "lost": 0}
+
+
+def test_no_runner_is_created_while_the_volumes_cannot_be_listed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise Forbidden("no right to list volumes")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pool_volumes, "list_volumes", refused)
+        finish(stage, name)
+        for _ in range(3):
+            tick(stage)
+        assert name not in stage.pods()
+        assert stage.pods() == {}
+    assert grown(stage, 1) == [name]
+
+
+def test_an_account_that_an_earlier_runner_left_does_not_block_its_name(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    spec(stage, replicas=0)
+    finish(stage, name)
+
+    def is_gone() -> bool:
+        tick(stage)
+        return name not in stage.service_accounts()
+
+    eventually(is_gone)
+    body = {
+        "metadata": {
+            "name": name,
+            "labels": {"ostler.dev/pool": "small"},
+            "annotations": {"ostler.dev/attempt": "earlier", "ostler.dev/spec-digest": "d"},
+        }
+    }
+    stage.kube.request("POST", object_path("serviceaccounts", namespace=stage.namespace), body=body)
+    spec(stage, replicas=1)
+    assert grown(stage, 1) == [name]
