@@ -23,10 +23,11 @@ CHECKS = 2
 def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
     """Write the claim annotation and the owner label of a Pod. If `owner` is None, remove the label.
 
-    If the annotation of the Pod differs from the annotation in the claim's row, the annotation of the Pod is stored in
-    the row. If this process still has the lease of the claim, the write is then repeated once. If the Pod has the stamp
-    of a later claim, no stamp is written, because the Pod already works for the later claim. After a restore of
-    Postgres to an earlier state, the rows might lack the later claim. Raises what the Kubernetes adapter raises.
+    If the Pod has another annotation than the row of the claim expects, the annotation of the Pod is recorded. If this
+    process still has the lease of the claim, the write is then repeated once. If the Pod has the stamp of a later
+    claim, no stamp is written, because the Pod already works for the later claim. The rows alone might not show the
+    later claim, because a restore of Postgres to an earlier state might have lost it. Raises what the Kubernetes
+    adapter raises.
     """
     expected = work.expected
     for look in range(1, CHECKS + 1):

@@ -21,8 +21,9 @@ log = structlog.get_logger(__name__)
 def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
     """End the brake of a pool if its template has changed. Return the brake, or None if the pool is not braked.
 
-    The matcher is woken if the template has changed, or if the next claim that tests the pool is due. If the second
-    wake is lost, the next reconcile sends another wake. If the first is lost, the sweep `resume` wakes the matcher.
+    The matcher is woken if the template has changed, or if the next claim that tests the pool is due. If the wake after
+    a change of the template is lost, the sweep `resume` wakes the matcher. If the wake for a claim that tests the pool
+    is lost, the next reconcile sends another wake.
     """
 
     def body(db: Connection) -> tuple[Brake | None, int, bool]:

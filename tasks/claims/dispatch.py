@@ -1,4 +1,4 @@
-"""`ostler.dispatch(pool_id)`: the matcher. It pairs queued jobs with offered Pods and starts a chain per claim."""
+"""`ostler.dispatch(pool_id)`: the matcher. It pairs queued jobs with offered Pods, and starts each claim's steps."""
 
 from __future__ import annotations
 
@@ -110,9 +110,10 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
 def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
     """Run the matcher of a pool once, in one transaction.
 
-    A sender of a wake commits its rows first. It then sets the pool's wake key in Redis, and sends a message only if
-    the key was not set yet. This run deletes the key after it has locked the pool's row and before it reads any other
-    row. If a sender finds the key still set, this run therefore reads the rows of this sender, and no wake is lost.
+    A sender of a wake commits its rows first. The sender then sets the pool's wake key in Redis, and sends a message
+    only if the key was not set yet. This run deletes the key after it has locked the pool's row and before it reads any
+    other row. If a sender finds the key still set, this run therefore reads the rows of this sender, and no wake is
+    lost.
     """
 
     def body(db: Connection) -> Matched:
@@ -154,7 +155,8 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     if not heads.jobs:
         pools.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
-    # Jobs that spares might take are locked together with the planned jobs. The commit unlocks a job without a Pod.
+    # Jobs that spares might take are locked together with the planned jobs. A locked job might get neither a spare nor
+    # a Pod. The commit unlocks such a job.
     first = plan_batch(
         heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations, last=heads.last
     )
@@ -175,7 +177,8 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
     claims = matching.insert_claims(db, pool, pairs, due_after=settings.timings.due_after, now=now)
-    # A braked pool is not short of Pods: the brake limits its claims. The reconciler wakes the pool for each test.
+    # A braked pool is not short of Pods: the brake limits its claims. The reconciler wakes the pool for each claim that
+    # tests it.
     braked = held is not None and held.account_id is None
     left_without_pods = not braked and len(heads.jobs) - len(given) > free
     news = pools.set_wants_pods(db, pool, wants=left_without_pods)
@@ -221,8 +224,9 @@ def probe_mints(
 
     Return True if the hold of a job was lifted; False otherwise. In all pools together, at most one such test of an
     installation is under way. A job that the brake of this pool excludes must not be the test, because the matcher
-    would not match the job. No hold is lifted if the whole pool is braked and has queue heads, because the one claim
-    that the brake allows goes to a queue head. No hold is lifted either while the brake of the pool allows no claim.
+    would not match the job. If the brake applies to the whole pool, no hold is lifted in two cases. In the first case,
+    the pool has queue heads, and the one claim that the brake allows goes to a queue head. In the second case, the
+    brake allows no claim now.
     """
     braked = None if held is None else held.account_id
     holds = held is not None and (not held.slots or any(braked in {None, job.account_id} for job in heads.jobs))
@@ -249,9 +253,9 @@ class _Rows:
     """The jobs and accounts that one run of the matcher has locked.
 
     The run first locks the rows of its plan. If another session has locked one of these rows, the run needs other jobs
-    for the free Pods. It then locks the first jobs in the queue of every account, and the accounts. The run does not
-    wait for the lock of a job or an account: it skips a row that another session has locked. The commit releases all
-    locks.
+    for the free Pods. The run then locks the first jobs in the queue of every account, and the accounts. The run does
+    not wait for the lock of a job or an account. It skips a row that another session has locked. The commit releases
+    all locks.
     """
 
     def __init__(self, db: Connection, pool: matching.PoolShape, heads: QueueHeads) -> None:

@@ -99,8 +99,8 @@ def ask_job_outcome(
 ) -> JobOutcome:
     """Return the outcome of a job according to GitHub, or `NO_JOB` if an argument needed for the call is None.
 
-    The caller is about to separate the job from its claim. `lookups` has the same meaning as in `ask_job`. Raises the
-    errors that `ask_job` raises.
+    Callers ask before they separate a job from its claim, because the outcome decides the new state of the job.
+    `lookups` has the same meaning as in `ask_job`. Raises the errors that `ask_job` raises.
     """
     if job_id is None or repository is None or installation_id is None:
         return NO_JOB

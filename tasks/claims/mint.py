@@ -59,7 +59,8 @@ LONGEST_MESSAGE = 5.0
 
 A worker reserves up to `worker_eta_task_limit` delayed messages and then receives no other message of any queue. For a
 longer delay no message is sent. The time of the next attempt is stored in the claim's `due_at`, and `resume` sends the
-mint at that time. At 2 mints per second, a delay of 5 seconds means 10 delayed messages per installation.
+mint at that time. At the default rate of 3 mints per second, a delay of 5 seconds means 15 delayed messages per
+installation.
 """
 
 LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
@@ -275,7 +276,7 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 def go_on(rt: Runtime, work: steps.MintWork) -> None:
     """End the backoff of the account's waiting jobs and send `rematch`, because GitHub answers mints again.
 
-    If this function skips a job, the job is matched when its own wait ends.
+    A job whose row another session has locked is skipped. Such a job is checked when its own wait ends.
     """
     ended = rt.transaction(backoffs.end_waits, account_id=work.account_id, now=NOW)
     if ended:
@@ -301,7 +302,7 @@ def postpone_until_token(
     def wait(db: Connection) -> None:
         if attempt_id is not None:
             mint_attempts.delete_open(db, attempt_id)
-        late = 0 if by_row else 1  # a message counts as lost one second after its time
+        late = 0 if by_row else 1  # `resume` sends the mint if the message is one second late
         claim_leases.give_back(db, work, due_at=now + timedelta(seconds=after + late), error=claim_leases.WAITS)
 
     by_row = after > LONGEST_MESSAGE
@@ -312,7 +313,7 @@ def postpone_until_token(
 
 
 def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
-    """Retry the mint after `after` seconds, because of GitHub's rate limit. GitHub registered no runner.
+    """Retry the mint after `after` seconds, because GitHub's rate limit refused it. No runner was registered.
 
     If the wait exceeds `LONGEST_RETRY` seconds or the retries are used up, the installation backs off instead, the job
     is held, and the claim is released. If the wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the mint.

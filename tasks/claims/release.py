@@ -130,9 +130,10 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
 def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
     """Handle a failed deregistration in the release of a claim that was never delivered.
 
-    The failure delays the job for at most `requeue_after` seconds. Until then, the step is postponed after a rate
-    limit, and any other error is raised again, so that the step is retried. After that time, or at once if the App
-    lacks the permission or GitHub does not find the scope, the release continues without the deregistration.
+    The failure delays the job for at most `requeue_after` seconds. During these seconds, a rate limit postpones the
+    step, and any other error is raised again, so that the step is retried. After these seconds, the release continues
+    without the deregistration. If the App lacks the permission or GitHub does not find the scope, the release continues
+    at once.
     """
     if isinstance(error, Forbidden | Gone):
         # The App lacks the permission. No process has received this JIT, so the job need not wait for the removal.
@@ -228,9 +229,8 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
 def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Ask GitHub for the result of the job, then end the claim and retire the Pod.
 
-    The Pod might hold the JIT of this claim although no runner is left to deregister. The claim then stays live until
-    the Pod has ended by itself. JITs of other claims of the Pod are not checked here, because the retirement checks
-    them.
+    If the Pod might hold the JIT of this claim although no runner is left to deregister, the claim stays live until the
+    Pod has ended by itself. JITs of other claims of the Pod are not checked here, because the retirement checks them.
     """
     verdict = ask(rt, work.pod_uid, claim_id=work.claim_id)
     if verdict.busy:  # rare: no registration was recorded; the Pod itself is read

@@ -3,8 +3,8 @@
 The task runs every 10 s, and also at once when the matcher left jobs of an autoscaled pool without Pods. The pools of
 both namespaces are read from the cluster first and the rows second (law L8). If the pools of one namespace cannot be
 read, the run changes only pools of the other namespace. The Pods and jobs of the unread pools then count neither in the
-shares of the nodes nor in those of the budgets. A pool might therefore get more Pods than the nodes have room for, up
-to its `maxReplicas`. If the rows cannot be read, the run ends and changes nothing. If only the nodes cannot be read,
+shares of the nodes nor in the shares of the budgets. A pool might therefore get more Pods than the nodes have room for,
+up to its `maxReplicas`. If the rows cannot be read, the run ends and changes nothing. If only the nodes cannot be read,
 the run continues without them. A decision is recorded in the pool's row before the replicas are written. If the process
 is killed before it writes the replicas, the only effect is a later scale-down.
 
@@ -51,7 +51,7 @@ from tasks.worker.runtime import Runtime, runtime
 log = structlog.get_logger(__name__)
 
 RESERVE = 2.0
-"""Seconds of the task's deadline that must be left before another pool is begun."""
+"""Seconds of the task's deadline that must be left before the task scales another pool."""
 
 TRIES = 3
 """Upper bound on attempts to write one pool while other writers change other fields of the same object."""
@@ -92,9 +92,8 @@ class Scaled:
 def autoscale() -> None:
     """Decide for all pools together, because they share nodes and accounts. Then scale one pool after the other.
 
-    Pools of a namespace that cannot be read are not scaled and get no share in this run (L14), and no other pool is
-    reduced. The error of the
-    namespace is raised at the end.
+    If a namespace cannot be read, its pools are not scaled and get no share in this run (L14), and no other pool is
+    reduced. The error of the namespace is raised at the end.
     """
     rt = runtime()
     pools: list[PoolSeen] = []
@@ -115,8 +114,8 @@ def autoscale() -> None:
 def scale(rt: Runtime, pools: Sequence[PoolSeen], *, unread: str | None) -> None:
     """Decide for the given pools, and carry out the decisions in a random order.
 
-    `unread`: why pools are missing from `pools`, or None. No pool is then reduced, because the missing pools can show
-    that more nodes are usable (L8).
+    `unread`: why pools are missing from `pools`, or None. In this case no pool is reduced, because the tolerations of
+    the missing pools might make further nodes usable (L8).
     """
     if not any(pool.autoscaled for pool in pools):
         return
@@ -230,8 +229,8 @@ def limited(queue: Queue, brake: Brake | None) -> Queue:
 def places_of(pool: PoolSeen, row: PoolRow) -> Places:
     """Return how many further jobs a pool could take at its largest possible size, and the vCPU and memory of one job.
 
-    An autoscaled pool can grow to its maximum, and any other usable pool to its replicas. A job uses this vCPU and
-    memory of its account's budget.
+    An autoscaled pool can grow to its maximum, and any other usable pool to its replicas. A job uses this amount of
+    vCPU and memory of its account's budget.
     """
     most = pool.max_replicas if hands_off(pool) is None else row.alive
     if pool.terminating:

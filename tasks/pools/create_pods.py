@@ -43,7 +43,7 @@ more name.
 
 
 RESERVE = 3.0
-"""Seconds of the task's deadline that must be left before another Pod is begun."""
+"""Seconds of the task's deadline that must be left before the task creates another Pod."""
 
 
 def create_pods(rt: Runtime, planned: Planned) -> None:
@@ -85,7 +85,8 @@ def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
 def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
     """Create the Pods of a plan.
 
-    Stop if the API server refuses a Pod, if `MAX_FAILURES` creations have failed, or if the time is up.
+    Stop if the API server refuses a Pod, if `MAX_FAILURES` creations have failed, or if less than `RESERVE` seconds are
+    left.
     """
     row = planned.pool_row
     failures = 0

@@ -115,7 +115,8 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
 
     After each failed start in a row, the pool waits longer before it creates the next Pod.
     """
-    # Kubernetes gives times in whole seconds, and its clock might be ahead of this process's clock.
+    # Kubernetes gives times in whole seconds, and its clock might be ahead of this process's clock. A creation time in
+    # the future is therefore replaced by a time just before `now`.
     made_at = min(max(row.created_at, pod.created_at), now - timedelta(milliseconds=1))
     trouble, detail = trouble_of_ended(reason=pod.reason, poller_exit_code=pod.poller_exit_code)
     counted = rt.transaction(
@@ -168,9 +169,9 @@ def end_claim(
 ) -> bool:
     """End a job claim whose Pod is proven gone or terminal, after asking GitHub about its job.
 
-    This function ends a claim that is executing, and a delivered claim that is already releasing. The release of a
-    claim of the second kind might wait for GitHub forever, for example because the App was removed. Any other claim is
-    released instead, and the release deregisters the runner.
+    This function ends a claim that is executing. It also ends a delivered claim that is already releasing, because this
+    release might wait for GitHub forever, for example after the App was removed. Any other claim is released instead,
+    and the release deregisters the runner.
 
     `found_by`: the source that showed the end of the Pod. `spent`: True if the Pod is terminal, False if it is gone.
     `unavailable`: installations whose calls to GitHub failed in this run. The claims of these installations wait for

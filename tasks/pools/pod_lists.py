@@ -43,7 +43,7 @@ MIN_POOLS = 2
 itself."""
 
 LIST_SECONDS = 10.0
-"""Longest time in seconds of a shared list. It equals the default period of the task `ostler.pools`.
+"""Longest time in seconds to make a shared list. It equals the default period of the task `ostler.pools`.
 
 A list that takes longer is abandoned, and each reconcile lists the Pods of its own pool. Otherwise a pool with many
 Pods would delay all other pools.
@@ -122,7 +122,7 @@ def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict
     for name, pods in found.items():
         try:
             shares[name] = pack(pods)
-        except TypeError as error:  # for example a label with thirty digits, which anybody may write
+        except TypeError as error:  # for example an owner label of thirty digits
             log.warning("pod_list.pool_part_not_stored", namespace=namespace, pool=name, why=str(error))
     return shares
 

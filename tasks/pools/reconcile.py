@@ -58,7 +58,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
 
     `shared`: True if the last shared list may be used. If that list is no evidence (`tasks.pools.pod_lists`), or if
     `shared` is False, the pool's Pods are listed now. If another reconcile has already handled that list, or if the
-    pool has no row, nothing is done.
+    pool has no row, the pool is not reconciled.
     """
     rt.waker.clear_reconcile(pool_id, shared=shared)
     listed = pod_lists.find(rt, pool_id) if shared else None

@@ -44,10 +44,10 @@ def epoch() -> None:
 def compare(rt: Runtime) -> EpochVerdict | None:
     """Compare the epochs. The epoch of the cluster is read first.
 
-    If Postgres is an earlier state, its rows are frozen. Otherwise both epochs are raised and the rows are trusted.
-    Returns None, without a renewal of the trust, if the ConfigMap has no epoch, if another process raised an epoch
-    meanwhile, or if the clock of Postgres jumped. Raises what the Kubernetes client raises. After such an error, the
-    trust in the rows is not renewed.
+    If Postgres was restored to an earlier state, its rows are frozen. Otherwise both epochs are raised and the rows are
+    trusted. Returns None, without a renewal of the trust, if the ConfigMap has no epoch, if another process raised an
+    epoch meanwhile, or if the clock of Postgres jumped. Raises what the Kubernetes client raises. After such an error,
+    the trust in the rows is not renewed.
     """
     began = utcnow()
     with _noting(rt, "the cluster's epoch could not be read"):

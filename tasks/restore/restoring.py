@@ -83,7 +83,7 @@ WAIT_SECONDS = 300.0
 OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
 """Errors with which GitHub refuses to answer for a scope. A repeated call gets the same error."""
 
-ASKED = "asked for, though the epochs do not say so"  # rows of running restores hold this text
+ASKED = "asked for, though the epochs do not say so"  # stored in Postgres during a restore, so it must not change
 
 MOST_JOBS = 1000
 """Upper bound on jobs that one transaction puts on hold."""
@@ -94,7 +94,10 @@ class NotRestored(Exception):
 
 
 class NotCompared(Exception):
-    """Whether Postgres is an earlier state is not known, and nothing was changed. The message names the cause."""
+    """It is unknown whether Postgres was restored to an earlier state. Nothing was changed.
+
+    The message names the cause.
+    """
 
 
 NAMED = 10
@@ -116,8 +119,9 @@ class PodJudgement:
 class Report:
     """Result of a restore.
 
-    `needed`: True if Postgres was an earlier state. `jobs`: number of jobs by GitHub's answer. `unasked`: scopes for
-    which GitHub did not answer. `let_go`: True if the freeze has ended.
+    `needed`: True if Postgres was restored to an earlier state, or if the caller demanded the restore (`anyway`).
+    `jobs`: number of jobs by GitHub's answer. `unasked`: scopes for which GitHub did not answer. `let_go`: True if the
+    freeze has ended.
     """
 
     needed: bool
@@ -142,7 +146,7 @@ def _matters(judgement: PodJudgement) -> bool:
 
 
 def restore(rt: Runtime, *, dry: bool, anyway: bool, emptied: bool = False, say: Say) -> Report:
-    """Run a restore if Postgres is an earlier state, or if `anyway` is true.
+    """Run a restore if Postgres was restored to an earlier state, or if `anyway` is true.
 
     `dry`: only read. `emptied`: the operator confirms that the cluster might have lost Pods and its epoch. `say`:
     function that gets each line of progress for people.
@@ -217,7 +221,7 @@ class _Restore:
     # Read
 
     def _earlier_state(self) -> tuple[bool, str]:
-        """Return True if Postgres is an earlier state, and the reason. Freeze such rows, unless this is a dry run."""
+        """Return True if a restore is needed, and the reason. Freeze the rows if it is needed, except in a dry run."""
         rt = self._rt
         ours = rt.transaction(epochs.read, now=NOW)
         if ours.older_since is not None:
@@ -228,7 +232,8 @@ class _Restore:
                 why = rt.transaction(epochs.read, now=NOW).why
                 raise NotCompared(why or "another process wrote the epoch at the same time")
             return found.older, found.why
-        # Not `compare`: without a problem, `compare` trusts the rows, and the recorded start of the loss would move.
+        # `compare` is not called here. If it finds no problem, it trusts the rows, and the recorded start of the loss
+        # would change.
         verdict = judge_only(rt)
         why = ASKED if self._anyway and not verdict.older else verdict.why
         if self._dry:
@@ -249,7 +254,7 @@ class _Restore:
         end = time.monotonic() + STEPS_END
         while utcnow() < until or rt.transaction(restoring.leased, now=NOW):
             if time.monotonic() > end:
-                return  # a lease of the earlier state, with a late expiry: no process works under this lease
+                return  # this lease was restored with the rows and expires late; no process works under it
             time.sleep(0.5)
 
     def _pods(self) -> list[PodSeen]:
@@ -506,8 +511,8 @@ def _judge(
     """Judge one Pod.
 
     `mine`: runners whose name was made from the name of this Pod. `known`: scopes in which runners were registered.
-    `unasked`: scopes for which GitHub did not answer. `shared`: True if several Pods could have made these names. No
-    runner is then known to belong to this Pod.
+    `unasked`: scopes for which GitHub did not answer. `shared`: True if these names could also have been made from the
+    name of another Pod. No runner is then known to belong to this Pod.
     """
     of_owner = [each for each in known if each.account_id == pod.owner]
     asked = not shared and (

@@ -52,7 +52,7 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     if moved:
         rt.waker.send(REMATCH)
     if matched and todo.since is not None:
-        rt.waker.wake(pool_id)  # for jobs that arrived meanwhile
+        rt.waker.wake(pool_id)  # the matcher then also matches jobs that arrived meanwhile
     if locked or not matched:
         rt.waker.reconcile(pool_id, after=AGAIN_AFTER)
 

@@ -2,7 +2,7 @@
 
 The stored groups of an installation are used for an hour. They are deleted earlier if GitHub refuses a mint into a
 group, and GitHub is then asked again. If a group admits only selected repositories, GitHub is also asked once for each
-repository. Most jobs therefore need no further call to GitHub.
+repository. All answers are stored, so most jobs need no call to GitHub.
 """
 
 from __future__ import annotations

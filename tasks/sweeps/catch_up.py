@@ -2,10 +2,10 @@
 
 A job that GitHub shows as queued and that has no row is stored as if its webhook had arrived. A job is marked as
 completed if GitHub shows that the job or its run is over, or if GitHub no longer has a job that waited too long. Only
-repositories with recent jobs are read. The requests contain etags, and use up at most a small share of the rate limit
-of the installation. When calls are scarce, these requests are refused first. If a tick does not complete the check of a
-repository, the next tick continues the check.
-`docs/decisions/0015-catching-up-by-lists.md` gives the reasons.
+repositories with recent jobs or open jobs are read. The requests contain etags, and use up at most a small share of the
+rate limit of the installation. When calls are scarce, these requests are refused first. If a tick does not complete the
+check of a repository, the next tick continues the check. `docs/decisions/0015-catching-up-by-lists.md` gives the
+reasons.
 """
 
 from __future__ import annotations

@@ -24,16 +24,17 @@ A new sweep in ten minutes
            if retire_id := tick.repair(case, lambda db: orphans.retire(db, thing, now=utcnow(), who=tick.rt.who)):
                send_retire(tick.rt, retire_id)                                  # after the commit, never in a dry run
 
-4. The constant and its queue in `ostler/task_names.py`, a line in `beat_schedule.py` with the timing of its period, the
-   module in `tasks.worker.app.MODULES`, the name in the parametrised family of tests
-   (`tests/integration/tasks/sweeps/`), a row in `docs/operations/recovery.md`.
+4. Register: add the constant and its queue to `ostler/task_names.py`, a line with the timing of its period to
+   `beat_schedule.py`, the module to `tasks.worker.app.MODULES`, the name to the parametrised family of tests
+   (`tests/integration/tasks/sweeps/`), and a row to `docs/operations/recovery.md`.
 
 What the frame does for a sweep
 -------------------------------
 - **Lease.** One tick of a sweep runs at a time. A second tick does nothing. A lease expires `lease` seconds after its
   last renewal. It is renewed before each page, and before a row if the last renewal is 5 seconds old. A killed process
   therefore delays its sweep by at most `lease` seconds. The transaction of every repair checks and locks the lease
-  number of the tick, so a tick that lost its lease changes nothing more. A sweep with `fenced=False` only checks it.
+  number of the tick, so a tick that lost its lease changes nothing more. A sweep with `fenced=False` checks the lease
+  number but does not lock it.
 - **Pause.** After `ostler sweep pause` or a pause by the API, no tick begins except a dry run, and a running tick stops
   before its next repair. A worker with the sweep in `OSTLER_SWEEPS_PAUSED` begins no tick except a dry run.
   **Obstacles** (`OBSTACLES`) stop only repairs that kill.

@@ -56,14 +56,14 @@ If a message cannot be sent, the committed change stays, and `resume` sends the 
 class Sweep:
     """Configuration of a sweep in the frame.
 
-    `quiet`: ticks are so frequent that a run row is stored only for a tick that repaired something or failed, that an
-    operator requested, or that is a dry run. `again`: if a
-    tick is refused because another tick runs, the sweep runs once more after the other tick. `lease`: duration of the
-    lease in seconds. `longest`: longest time in seconds of all pages of one tick together.
+    `quiet`: True for a sweep with frequent ticks. A run row is then stored only for a tick that repaired something or
+    failed, that an operator requested, or that is a dry run. `again`: True if a tick that is refused because another
+    tick runs must be repeated after the other tick. `lease`: duration of the lease in seconds. `longest`: longest time
+    in seconds of all pages of one tick together.
 
-    `fenced`: while the transaction of a repair runs, no other tick can take over the lease, and no operator can pause
-    the sweep. If `fenced` is False, a repair that hangs does not block later ticks. Only a sweep whose ticks may run at
-    the same time sets `fenced` to False.
+    `fenced`: True if no other tick can take over the lease, and no operator can pause the sweep, while the transaction
+    of a repair runs. If `fenced` is False, a repair that hangs does not block later ticks. Only a sweep whose ticks may
+    run at the same time sets `fenced` to False.
     """
 
     name: str
@@ -152,7 +152,7 @@ class Pace:
 
         The caller must change nothing before it has read the last page. Each page has its own deadline, and the checks
         after the last page have another deadline. Otherwise a slow list would leave no time for the checks in any tick.
-        If a page fails, if the list exceeds its time, or if the worker stops, the tick ends (law L8).
+        If a page fails, if the time `longest` of the sweep is used up, or if the worker stops, the tick ends (law L8).
         """
         following = iter(pages)
         while True:

@@ -1,9 +1,9 @@
 """`ostler.redelivery`: finds failed webhooks in GitHub's list of deliveries and asks GitHub to send them again.
 
 GitHub never repeats a webhook by itself. If web was killed, answered 503 or lost the connection during a webhook, the
-webhook arrives only through this sweep or through a request by hand. A webhook whose GUID is in `deliveries` was
-accepted and is not requested. A webhook that web refused as malformed is requested every 12 hours. The requests of one
-tick are spread over all installations. If a page of the list cannot be read, or the list might be incomplete, the
+webhook arrives only through this sweep or through a request by hand. A webhook whose GUID is in the table `deliveries`
+was accepted and is not requested. A webhook that web refused as malformed is requested every 12 hours. The requests of
+one tick are spread over all installations. If a page of the list cannot be read, or the list might be incomplete, the
 checkpoint up to which the list was read completely does not change (law L8).
 `docs/decisions/0009-redelivery-in-two-checks.md` explains how the list is read.
 """
@@ -177,7 +177,7 @@ class _Sweep:
             except RateLimited:
                 raise
             except (UpstreamError, DBAPIError) as error:  # one failed request must not stop the others (L14)
-                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # GitHub answered with these two
+                failures = 0 if isinstance(error, (Gone, Invalid)) else failures + 1  # these two are GitHub's answers
                 self._counts["requests_failed"] += 1
                 self._tick.skipped(error, delivery=each.guid, request_count=each.asks)
                 if isinstance(error, Forbidden):

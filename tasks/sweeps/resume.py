@@ -43,7 +43,7 @@ def resume(tick: Tick) -> None:
     the transaction that finds the claim. The parts of the sweep are independent: if one part fails, the others still
     run.
     """
-    if tick.read(epochs.is_older):  # steps that look due might be older than the restore
+    if tick.read(epochs.is_older):  # a step that looks due might have been done before the restore
         tick.incomplete("Postgres is older than the cluster")
         return
     tick.part("un-stamps", lambda: unstamp_cut_off_pods(tick))
@@ -72,7 +72,7 @@ def send_unstamps(tick: Tick) -> bool:
 
 
 def check_suspects(tick: Tick) -> None:
-    """Request a check of Pods that have a delivered claim although their poller has not ended in time.
+    """Request a check of each Pod whose claim is delivered and whose poller has not ended in time.
 
     The poller ends when it has received the JIT. The stamp might cut the Pod off from Ostler before the JIT arrives.
     """
@@ -84,7 +84,7 @@ def check_suspects(tick: Tick) -> None:
 
 
 def wake_pools(tick: Tick) -> None:
-    """Wake the matchers of pools that have both queued jobs and offered Pods."""
+    """Wake the matchers of pools that have offered Pods and a job for one of them."""
     every = tick.rt.timings.probe_every
     for pool_id in tick.read(due.pools_with_work, probe_every=every, now=NOW):
         tick.rt.waker.wake(pool_id)

@@ -103,10 +103,10 @@ class Tick(Pace):
     ) -> T | None:
         """Make one repair. `body` makes the change in one transaction, which also writes the ledger.
 
-        Returns the result of `body`, or None if nothing was done. Nothing is done in a dry run, or if the row has
-        changed (`body` or `still` returned a false value). A repair that kills is also not done if an obstacle exists,
-        if the budget is used up, or without two witnesses or a proof. With `once`, a repair that is made again before
-        its outcome was seen gets no second ledger row.
+        Returns the result of `body`, or None if no change was made. No change is made in a dry run, or if the row has
+        changed (`body` or `still` returned a false value). A repair that kills is also not made if an obstacle exists,
+        if the budget is used up, or if it has neither two witnesses nor a proof. With `once`, a repair that is made
+        again before its outcome was seen gets no second ledger row.
 
         `call` is a call to GitHub or the cluster that must precede the transaction of `body`. An earlier transaction
         writes a ledger row that announces the call. The call is made only if `still` returns True in that earlier

@@ -2,8 +2,8 @@
 
 `rules.sweeps.unresolved.Unresolved` lists the kinds of such jobs. For example, GitHub did not answer when the claim of
 the job ended (hold `ask_github`), or the job has been waiting for long. Another example is a job that runs on a runner
-without a live claim. An unusable answer changes nothing (law L8). GitHub is then asked about
-the job again, at growing intervals, and the job blocks no other job (law L14).
+without a live claim. An unusable answer changes nothing (law L8). GitHub is then asked about the job again, at growing
+intervals. The job blocks no other job (law L14).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
         deregister(tick.rt, left)
     except (Suspended, NotInstalled):
         raise
-    except (Forbidden, Gone) as error:  # the App has no access to the scope; the job need not wait for that
+    except (Forbidden, Gone) as error:  # the App has no access to the scope, and the job does not wait for the removal
         log.warning("unresolved_jobs.runner_not_deregistered", job=job.id, error=meaning_of(error))
 
 

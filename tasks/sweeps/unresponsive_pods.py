@@ -50,7 +50,8 @@ def check(tick: Tick, row: unresponsive.Quiet) -> None:
     if pod is None or pod.uid != row.uid or pod.terminating:
         return
     now = utcnow()
-    # The row is written before the Pod, and the Pod might have waited long for quota.
+    # The row is older than the Pod, because the Pod might have waited long for quota. The later of the two times
+    # counts.
     quiet_seconds = (now - max(row.heard_at, pod.created_at)).total_seconds()
     web_beats = tick.read(unresponsive.web_beats, since=now - timedelta(seconds=row.grace), now=now)
     evidence = evidence_of(tick.read(busy.recorded, pod.uid), pod)

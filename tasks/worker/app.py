@@ -1,4 +1,4 @@
-"""The Celery application. A process checks its settings at its start.
+"""The Celery application. A process checks the application's settings when it starts.
 
 The settings come from measurements with Celery 5.7 on Redis. With late acknowledgement and reject-on-lost, the task of
 a killed worker is delivered again. Prefetch is 1. A socket timeout and a health check are both needed. With only one of
@@ -58,11 +58,11 @@ MODULES = (
 VISIBILITY_TIMEOUT = 300
 """Seconds after which a message that its worker has not acknowledged is delivered again.
 
-The worker might be dead, or its task might take longer.
+The worker might be dead, or its task might still run. Two workers can therefore execute the same message.
 """
 
 BEAT_INTERVAL = 2
-"""Longest time in seconds until the active beat extends its lock.
+"""Longest time in seconds between two extensions of the lock by the active beat.
 
 A standby tries to take the lock at this interval.
 """
@@ -134,7 +134,7 @@ _ASSERTED = (
 
 
 def configure(settings: Settings | BeatSettings) -> Celery:
-    """Apply the settings to the application, assert those in force, and return the application.
+    """Apply the settings to the application, check that they are in force, and return the application.
 
     Raises `ConfigurationError` if another source, for example an environment variable of Celery, overrides one of the
     settings that `assert_in_force` checks.
