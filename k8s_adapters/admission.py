@@ -31,7 +31,7 @@ _ACCOUNTS = "system:serviceaccount:"
 _GATE = "ostler.dev/probe"  # a scheduling gate: no scheduler assigns such a Pod to a node, so it never runs
 _IMAGE = "registry.k8s.io/pause:3.10"  # never pulled
 _NO_ROLES = ('cannot create resource "roles"', "attempting to grant RBAC permissions")
-"""Answers to a worker that may create no Roles, or none with rights that it does not have."""
+"""Texts of refusals: the worker has no right to create Roles, or it lacks rights that the Role would grant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ def _ask(client: KubeClient, pod: Json, collector: str) -> PolicyAnswer:
             cure = "run the command with an identity that can impersonate users and service accounts"
             return PolicyAnswer(f"this identity is not allowed to impersonate {collector}", cure=cure)
         if "cannot delete resource" in said:
-            # The API server refused the user because it lacks the right, not because of the policy. The collector of
-            # this cluster therefore has another user name.
+            # The API server refused the user because the user lacks the right, not because of the policy. The collector
+            # of this cluster therefore has another user name.
             return PolicyAnswer(
                 f"{collector} has no right to delete Pods",
                 cure="find the identity of the garbage collector of this cluster, and add it to "

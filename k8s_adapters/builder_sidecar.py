@@ -8,8 +8,8 @@ refuses.
 With the mode `dind`, the sidecar is a Docker daemon in a privileged container. The daemon sees the work folder and the
 programs of the runner at the same paths as the runner, because the runner mounts these folders into containers.
 
-A native sidecar starts before the main containers and ends after them, so it has no influence on
-whether a Pod counts as over.
+A native sidecar starts before the main containers and ends after them. The sidecar therefore does not change when a Pod
+counts as over.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ _CAPABILITIES = (
     "SYS_ADMIN",
     "SYS_CHROOT",
 )
-"""Capabilities of BuildKit: those that it gives to each command of a build, and SYS_ADMIN for its mounts.
+"""Capabilities of BuildKit: SYS_ADMIN for its mounts, and the capabilities that it gives to each command of a build.
 
-Without one of the former, no command of a build starts, because runc can give a command only capabilities that it has.
+If a capability for commands is missing, no command of a build starts, because runc can give a command only capabilities
+that runc itself has.
 """
 
 
@@ -86,8 +87,9 @@ def add_builder(pod: Json, *, builder: Builder, image: str, runner_image: str, g
         for variable in ("BUILDKIT_HOST", "OSTLER_BUILDKIT"):
             runner["env"].append({"name": variable, "value": BUILDKIT_ADDRESS})
         spec["hostUsers"] = False
-        # The kubelet would give the volume of layers to the group and mark it as setgid. All files of a build that lie
-        # in the root of an image would then belong to this group, also in the image that a job pushes.
+        # With `fsGroup`, the kubelet would give the volume of layers to this group and set the setgid bit of the
+        # volume. All files of a build that lie in the root of an image would then belong to this group, also in the
+        # image that a job pushes.
         spec["securityContext"].pop("fsGroup", None)
         before.append(_buildkit(builder, image, group))
 

@@ -195,9 +195,10 @@ class KubeClient:
     def dial(self, what: str, begin: Callable[[Line], T], *, policy: RetryPolicy | None = None) -> T:
         """Open a connection for a protocol other than plain HTTP, and return the result of `begin`.
 
-        The attempt is repeated as an attempt of `request` is. `begin` therefore raises `Answer` or a network failure
-        only if a repetition is safe, and returns every other failure. `begin` owns the connection: it closes the
-        connection unless it returns it. `what` names the call in error messages. Raises the same errors as `request`.
+        A failed attempt is repeated in the same cases as an attempt of `request`. `begin` must therefore raise `Answer`
+        or a network failure only if a repetition is safe, and must return every other failure. `begin` owns the
+        connection, and must close a connection that it does not return. `what` names the call in error messages. Raises
+        the same errors as `request`.
         """
 
         def attempt(left: float | None) -> T:
@@ -298,7 +299,7 @@ class KubeClient:
         return answer
 
     def _dial(self, api: ApiClient, token: str | None, left: float | None) -> Line:
-        """Open a connection with the trust, the client certificate and the proxy of the other calls.
+        """Open a connection with the trusted authorities, the client certificate and the proxy of the other calls.
 
         `left` is the number of seconds until the deadline of the call, or None.
         """
@@ -367,7 +368,8 @@ def make_client(
     """
 
     def load() -> ApiClient:
-        # The configuration is loaded each time. A copy would share the renewal hook, which overwrites any token in it.
+        # The configuration is loaded each time. A copy would share the renewal hook of the package, which overwrites
+        # any token in the copy.
         configuration = _in_cluster() if not kubeconfig else _by_file(kubeconfig, named)
         configuration.connection_pool_maxsize = pool_size
         configuration.keep_alive = True

@@ -470,7 +470,7 @@ def _security() -> Json:
         },
         "x-kubernetes-validations": [
             {
-                # The API server evaluates the rule for the default too, which has no field.
+                # The API server also evaluates the rule for the default value, an object without fields.
                 "rule": "!has(self.allowPrivilegeEscalation) || !self.allowPrivilegeEscalation "
                 "|| (has(self.podSecurity) && self.podSecurity != 'restricted')",
                 "message": "security.allowPrivilegeEscalation needs security.podSecurity baseline or privileged",

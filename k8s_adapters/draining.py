@@ -1,4 +1,4 @@
-"""Finalizer that keeps the object of a deleted pool until the busy Pods of the pool have finished.
+"""Finalizer that delays the removal of a deleted pool until the busy Pods of the pool have finished.
 
 Ostler adds the finalizer while the pool is not deleted, because the API server refuses a new finalizer on an object
 that is being deleted. Ostler removes the finalizer when the drain has ended. Each write changes only the list of

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 _AHEAD = 2
-_STOPS_WITHIN = 5.0  # seconds; an iterable that blocks for longer leaves its thread behind until it yields or ends
+_STOPS_WITHIN = 5.0  # seconds; if the iterable blocks for longer, its thread runs on until the iterable yields or ends
 
 
 class StdinFailed(Exception):
@@ -19,8 +19,8 @@ class StdinFailed(Exception):
 class Stdin:
     """Pieces of an iterable of bytes, read by a thread of its own because the iterable might block.
 
-    `ready` is a socket that becomes readable when a piece is available. Use `close()` at the end. It stops the thread
-    and closes the iterable if it is a generator.
+    `ready` is a socket that becomes readable when a piece is available. Call `close()` at the end. `close()` stops the
+    thread, and closes an iterable that is a generator.
     """
 
     def __init__(self, source: Iterable[bytes]) -> None:

@@ -4,10 +4,10 @@ Each message begins with one byte, the number of its channel. Channels 0 to 2 ar
 carries the status at the end. Subprotocol v5 adds channel 255, which closes another channel. Kubernetes docs: the
 package `k8s.io/apimachinery/pkg/util/remotecommand`.
 
-A TLS connection must not be used by two threads at once, so this module multiplexes with `select`. Memory is bounded: a
-frame from the server may have `LARGEST_FRAME` bytes, and no piece of input is sent while `WINDOW` bytes of input or
-more are not confirmed. A server handles frames in order, so the pong for a ping that follows some input proves that the
-process accepted this input.
+A TLS connection must not be used by two threads at once, so this module multiplexes with `select`. Memory is bounded in
+two ways. A frame from the server may have at most `LARGEST_FRAME` bytes. No further piece of input is sent while at
+least `WINDOW` bytes of input are not confirmed. A server handles frames in order, so the pong for a ping that follows
+some input proves that the process accepted this input.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ LARGEST_FRAME = 1024 * 1024
 """Maximum size in bytes of a frame from the server. The kubelet sends frames of at most 32 KiB."""
 LARGEST_STATUS = 256 * 1024
 WINDOW = 2 * 1024 * 1024
-"""Number of bytes of input without the server's confirmation by a pong at which no further piece is sent."""
+"""Number of unconfirmed bytes of input at which no further piece is sent. A pong of the server confirms input."""
 _PING_EVERY = WINDOW // 4
 _PIECE = 32 * 1024
 _SENT_AT_ONCE = 64 * 1024
-_CLOSES_WITHIN = 5.0  # seconds after the status in which the server must have sent the rest of the output
+_CLOSES_WITHIN = 5.0  # seconds after the status within which the rest of the output must arrive
 _TLS_WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
 
 
 class Broken(Exception):
-    """The exchange ended without a status, because the connection ended or became silent, or because of its data.
+    """The exchange ended without a status: the connection ended or became silent, or the server sent invalid data.
 
-    The text says how.
+    The text of the exception names the cause.
     """
 
 
 class NotAnswered(ConnectionError):
-    """The connection ended before the answer to the handshake, or the answer was no handshake."""
+    """The connection ended before the answer to the handshake, or the answer was not valid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
     """Times in seconds. A ping is sent after `period` without data.
 
-    After `deadline` without data and without a pong, the connection is lost.
+    After `deadline` without data and without a pong, the connection counts as lost.
     """
 
     period: float = 5.0
@@ -71,9 +71,10 @@ class Heartbeat:
 
 
 def shake_hands(line: Line, address: str) -> tuple[socket.socket, ClientProtocol]:
-    """Upgrade a connection to a WebSocket and return both. The subprotocol is None if the server supports no version.
+    """Upgrade a connection to a WebSocket. Return its socket and its protocol.
 
-    Raises `Answer` if the server refuses, and OSError if it does not answer. The connection is then closed.
+    The protocol has no subprotocol if the server supports none of `VERSIONS`. Raises `Answer` if the server refuses,
+    and OSError if it does not answer. In both cases the connection is closed.
     """
     path, _, query = address.partition("?")
     uri = WebSocketURI(line.secure, line.host, line.port, line.prefix + path, query)
@@ -95,7 +96,7 @@ def shake_hands(line: Line, address: str) -> tuple[socket.socket, ClientProtocol
 
 
 def _await_upgrade(link: socket.socket, protocol: ClientProtocol) -> None:
-    """Read the answer to the handshake. Raises `Answer` if it is a refusal, and OSError if there is none."""
+    """Read the answer to the handshake. Raises `Answer` after a refusal, and OSError without an answer."""
     while protocol.state is State.CONNECTING:
         data = link.recv(_PIECE)
         protocol.receive_data(data) if data else protocol.receive_eof()
@@ -110,8 +111,8 @@ def _await_upgrade(link: socket.socket, protocol: ClientProtocol) -> None:
 class Exchange:
     """Exchange of data on an open connection, until the status of the process arrives.
 
-    `heard` is called with the number of a channel and some bytes. It may block: the server then waits. `silence` is the
-    number of seconds without output after which the connection is lost, or None.
+    `heard` is called with the number of a channel and some bytes. If `heard` blocks, the server waits. `silence` is the
+    number of seconds without output after which the connection counts as lost, or None for no limit.
     """
 
     def __init__(
@@ -133,11 +134,11 @@ class Exchange:
         self._clock = clock
         self._silence = silence
         self._outgoing = bytearray()
-        self._channel: int | None = None  # of the message whose next fragment is awaited
+        self._channel: int | None = None  # channel of the message whose next fragment is awaited
         self._status = bytearray()
         self._status_at: float | None = None
         self._last_heard = self._last_output = self._last_ping = clock()
-        self._sent = self._pinged = self._confirmed = 0  # bytes of input: sent, before the last ping, before a pong
+        self._sent = self._pinged = self._confirmed = 0  # bytes of input: in total, before the last ping, before a pong
         self._is_mute = False  # nothing can be sent any more
         self._ended = ""
 
@@ -233,7 +234,8 @@ class Exchange:
         except _TLS_WAITS:
             return False
         except OSError:
-            # The status might have arrived before the connection broke, so only reading decides how it ended.
+            # The status might have arrived before the connection broke. Therefore only `_read` decides how the exchange
+            # ended.
             self._is_mute = True
             self._outgoing.clear()
             return False
@@ -241,7 +243,7 @@ class Exchange:
         return True
 
     def _read(self) -> bool:
-        """Receive bytes and handle what is complete. Return False if nothing has arrived."""
+        """Receive bytes and handle the complete frames. Return False if nothing has arrived."""
         try:
             data = self._link.recv(_PIECE * 2)
         except _TLS_WAITS:
@@ -268,7 +270,7 @@ class Exchange:
             elif event.opcode in {Opcode.BINARY, Opcode.TEXT, Opcode.CONT}:
                 self._message(bytes(event.data), first=event.opcode is not Opcode.CONT)
                 self._last_output = self._clock()
-        self._last_heard = self._clock()  # read after the callbacks: one that blocks is no silence of the server
+        self._last_heard = self._clock()  # after the callbacks, so that a blocking callback is not silence
         if self._protocol.parser_exc is not None:
             self._ended = "the server violated the WebSocket protocol"
         elif self._protocol.close_rcvd is not None:

@@ -6,8 +6,8 @@ handshake that failed has therefore started no command, and is repeated by the o
 After the handshake nothing is repeated.
 
 The line also says how the standard input of the command ends. In version 5 of the protocol, the client closes the
-stream. Version 4 cannot close a stream, and a `tar` that reads from a pipe waits for its end. The shell then reads
-blocks with their lengths and gives the command a pipe, which ends after the last block.
+stream. Version 4 cannot close a stream, and a `tar` that reads from a pipe waits for the end of the pipe. The shell
+then reads blocks with their lengths and gives the command a pipe, which ends after the last block.
 
 With `shell=False` the command is started directly, for images without a shell. The handshake is then repeated only if
 the connection could not be opened, after a 429 or 503, and once after a 401 with new credentials. With version 4, the
@@ -89,12 +89,12 @@ class ExecClient:
 
         `stdin` is read by a thread of its own, piece by piece as the command accepts it. `stdout` and `stderr` are
         called in the calling thread. If they block, the command waits. `ExecLost` is also raised if the command accepts
-        none of its input for longer than the deadline of the heartbeat, because the server answers pings after it has
-        passed on the input before them.
+        none of its input for longer than the deadline of the heartbeat, because the server answers a ping only after it
+        has passed on all earlier input.
 
-        `writes_often` is for a command that writes every few seconds. If it writes nothing for the deadline of the
-        heartbeat, the connection is lost. An API server might answer pings itself, and then does not notice for 15
-        minutes that the node is gone.
+        `writes_often` is for a command that writes every few seconds. If such a command writes nothing for the deadline
+        of the heartbeat, the connection counts as lost. Pings do not always detect a gone node: an API server might
+        answer them itself, and might not notice for 15 minutes that the node is gone.
 
         Raises `ExecLost` if the exit code did not arrive. Raises `Gone` if the Pod does not exist. Raises `Invalid` if
         the container does not exist, or if the API server supports no known version of the protocol. Raises `Forbidden`
@@ -130,7 +130,8 @@ class ExecClient:
         """Return an open connection. Raises the errors of `run`."""
 
         def begin(line: Line) -> tuple[socket.socket, ClientProtocol] | UpstreamError:
-            # What is raised here is repeated, so a failure that might have started the command is returned.
+            # `dial` repeats the attempt after an exception. A failure after which the command might run is therefore
+            # returned.
             try:
                 return shake_hands(line, address)
             except Answer as answer:

@@ -1,7 +1,8 @@
 """The sidecar of a runner Pod with container jobs: the native sidecar `hooks`, its volumes and its token.
 
-The sidecar executes `ostler hook serve`. It alone has a token of the Kubernetes API. Container `runner` sees the folder
-of the socket read-only, so code of a job can connect to the socket but cannot replace it or `hook.sh`.
+The sidecar executes `ostler hook serve`. No other container of the Pod has a token of the Kubernetes API. Container
+`runner` sees the folder of the socket read-only, so code of a job can connect to the socket but cannot replace it or
+`hook.sh`.
 
 A native sidecar starts before the main containers and ends after them, so it does not change when a Pod is over. The
 kubelet starts the main containers after the startup probe has succeeded, and restarts a sidecar that has ended.
@@ -80,7 +81,7 @@ def _sidecar(name: str, pool: PoolSeen, containers: HookPods, image: str) -> Jso
 
 
 def _disk(pool: PoolSeen) -> list[Json]:
-    """Return the variable with the limit of disk space. The limit of container `runner` is that of a hook Pod too."""
+    """Return the variable with the limit of disk space. A hook Pod has the limit of container `runner`."""
     limit = pool.ephemeral_storage_limit_mib
     return [] if limit is None else [{"name": "OSTLER_HOOKS_DISK_MIB", "value": str(limit)}]
 

@@ -212,7 +212,7 @@ class TokenVerifier:
         if not _is_number(claims["exp"]) or claims["exp"] <= now:
             raise TokenRejected("the token has expired, or its time of expiry is not a number")
         not_before = claims.get("nbf", 0)
-        # Token times are whole seconds, and clocks differ a little.
+        # Token times are whole seconds, and clocks differ a little. One second of tolerance is therefore added.
         if not _is_number(not_before) or not_before > now + 1:
             raise TokenRejected("the token is not valid yet, or the start of its validity is not a number")
         return claims

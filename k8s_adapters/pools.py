@@ -212,7 +212,7 @@ def list_pools_at(
     pools: list[PoolSeen] = []
     while True:
         page = client.request("GET", pool_path(namespace), query=query, policy=policy)
-        if "items" not in page:  # without this key, an empty list would be a guess
+        if "items" not in page:  # a missing key does not mean an empty list
             raise Retryable(f"the answer to a list of pools in {namespace} has no field `items`")
         pools.extend(read_pool(item) for item in page["items"] or ())
         following = page.get("metadata", {}).get("continue")

@@ -35,7 +35,7 @@ def refusal_of(error: UpstreamError) -> Refusal | None:
     _, quota, rest = answer.message.partition("exceeded quota: ")
     if quota:
         return Refusal(quota=True, text=(quota + rest)[:_LONGEST])
-    if "error looking up service account" in answer.message:  # the plugin's cache lacks the account
+    if "error looking up service account" in answer.message:  # the admission plugin does not know the account yet
         return None
     if isinstance(error, Forbidden):
         _, found, rest = answer.message.partition("is forbidden: ")

@@ -5,8 +5,9 @@ Their pool owns both, or a StatefulSet of the pool owns the Pod (`k8s_adapters.o
 A runner with container jobs also has a Role and a RoleBinding of this name. They are created between the ServiceAccount
 and the Pod. The garbage collector deletes them after the ServiceAccount, so a deletion needs no calls for them.
 
-The ServiceAccount is created first and deleted last. Both have the pool label from the moment of their creation. By
-this label, an admission policy prevents the cluster's garbage collector from deleting Pods that are not terminal.
+The ServiceAccount is created before the Pod and deleted after it. The Pod and the ServiceAccount have the pool label
+from the moment of their creation. By this label, an admission policy prevents the cluster's garbage collector from
+deleting Pods that are not terminal.
 """
 
 from __future__ import annotations
@@ -420,7 +421,8 @@ def _restricted(pod: Json, pool: PoolSeen) -> Json:
     """Set the security context of Ostler's own containers in all containers of a Pod.
 
     Containers that the pool's overlay adds get this security context as well. Above the level `restricted`, the overlay
-    may change it, except in the containers with a token of the Pod. The builder keeps its own.
+    may change this security context, except in the containers with a token of the Pod. The builder has a security
+    context of its own.
     """
     for container in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
         if pool.builder is not None and container["name"] in {BUILDER, EXTERNALS}:
@@ -540,7 +542,8 @@ def _elevated(pool: PoolSeen, *, privileged: bool = False) -> Json:
     """Return the security context of a container that executes jobs.
 
     A process with `allowPrivilegeEscalation` can start a program such as sudo, which needs the capabilities that the
-    container runtime gives by default. The API server refuses a `privileged` container that must not gain privileges.
+    container runtime gives by default. The API server refuses a `privileged` container that must not gain privileges,
+    so a privileged container may gain them.
     """
     if privileged or pool.allow_privilege_escalation:
         return {"allowPrivilegeEscalation": True}

@@ -37,7 +37,8 @@ T = TypeVar("T")
 class WatchExpired(Retryable):
     """The API server no longer has the changes since the given resource version.
 
-    It answers with 410 or with an error event. The caller must list again.
+    The API server answers with 410 or sends an error event. Every error event counts as this error. The caller must
+    list again.
     """
 
 

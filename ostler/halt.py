@@ -26,6 +26,6 @@ def halt(point: str) -> None:
         Path(_DIRECTORY, "armed", point).rename(halted / f"{point}.{os.getpid()}")
     except FileNotFoundError:
         return
-    # The signal goes to this thread. A signal to the process might stop another thread first, and this one would
+    # The signal goes to this thread. A signal to the process might stop another thread first, and this thread would
     # continue to its commit.
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

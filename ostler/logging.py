@@ -126,7 +126,7 @@ def configure(*, process: str, level: str = "INFO", style: Literal["json", "cons
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level)
-    # Celery logs two lines per task. They are hidden, because metrics count the tasks, and written at level DEBUG.
+    # Celery logs two lines per task. These lines are written only at level DEBUG, because metrics count the tasks.
     logging.getLogger("celery.worker.strategy").setLevel(logging.NOTSET if level == "DEBUG" else logging.WARNING)
     trace = logging.getLogger("celery.app.trace")
     trace.removeFilter(_is_news)

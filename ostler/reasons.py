@@ -107,7 +107,10 @@ def words_of(error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return a description of why some work failed. An error that no call explains is named by its class."""
+    """Return a description of why some work failed.
+
+    If no failed call explains the error, the description names the class of the error.
+    """
     words = words_of(error)
     return words if words != UNKNOWN else f"an unexpected error ({type(error).__name__})"
 

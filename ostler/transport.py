@@ -161,7 +161,8 @@ class Channel(redis.Channel):
         return Client if made is client.Redis else made
 
     def _create_client(self, asynchronous: bool = False) -> Any:
-        if asynchronous:  # kombu itself reuses the clients that wait for messages; each has its own connection
+        if asynchronous:
+            # Kombu itself reuses the clients that wait for messages. Each of these clients has its own connection.
             return super()._create_client(asynchronous=True)  # type: ignore[no-untyped-call]
         kept = self._kept
         if kept is None or kept.connection_pool is not self.pool:

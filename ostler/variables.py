@@ -40,7 +40,7 @@ OTHERS = frozenset(
         "OSTLER_HOOKS_DISK_MIB",
     }
 )
-"""Variables that are not settings. Tests, Docker Compose, or the poller or sidecar of a runner Pod read them."""
+"""Variables that are not settings. Tests, Docker Compose, a command, or the containers of a runner Pod read them."""
 
 _CLOSE = 0.7
 _SERVICE = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)\Z")

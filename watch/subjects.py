@@ -69,7 +69,7 @@ class Pods:
             self._note(uid, None)
         for pod in pods:
             self.observe(pod, deleted=False)
-        self._hints.resync()  # only rows reveal a Pod that was gone before the first list of this process
+        self._hints.resync()  # the sweeps find a Pod that was gone before the first list of this process
         return len(pods), version
 
     def connect(self, version: str, *, seconds: int) -> PodWatch:

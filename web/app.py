@@ -205,7 +205,8 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
     async def metrics(request: Request) -> Response:
         return await web().metrics.serve(request)
 
-    # Plain routes of Starlette are used. A route of FastAPI alone costs several times the CPU of a poll.
+    # Plain routes of Starlette are used, because the routing of FastAPI would cost several times the CPU of a whole
+    # poll.
     app.add_route(POLL_PATH, dispatch, methods=["POST"], include_in_schema=False)
     app.add_route("/webhooks/github", receive, methods=["POST"], include_in_schema=False)
     app.add_route("/healthz", alive, methods=["GET"], include_in_schema=False)

@@ -167,8 +167,8 @@ def run(settings: Settings) -> None:
 def _nothing() -> None:
     """Do nothing. This is the default of `on_started`.
 
-    `run` sets `on_started` to a function that configures the garbage collector. A test must not do this, because it
-    runs other code in the same process.
+    `run` sets `on_started` to a function that configures the garbage collector. A test must not configure the garbage
+    collector, because other tests run in the same process.
     """
 
 

@@ -113,7 +113,7 @@ def _parameters(described: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _drop_null(parameter: dict[str, Any]) -> None:
-    """Remove the type null from the schema of a parameter. The parameter is left out instead."""
+    """Remove the type null from the schema of a parameter. A caller omits the parameter instead of sending null."""
     schema = parameter["schema"]
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) == 1:

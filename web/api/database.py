@@ -1,6 +1,6 @@
-"""Threads for the calls of the API to Postgres.
+"""Threads for the calls of the API and of the metrics to Postgres.
 
-They are separate from all other threads, so that a long list does not delay the delivery of a JIT.
+Only the API and the metrics use these threads, so a long list does not delay the delivery of a JIT.
 """
 
 from __future__ import annotations

@@ -292,7 +292,8 @@ class Batches:
         if result.applied is not None:
             try:
                 self._applied(result.applied)
-            except Exception:  # a lost wake costs seconds (L6); without the consumer no webhook is stored
+            except Exception:
+                # A lost wake costs only seconds (L6). Without the consumer, no webhook would be stored.
                 log.exception("webhook.follow_up_messages_not_sent")
 
     def _split(self, group: _Group, waiting: Sequence[_Waiting], now: float) -> None:

@@ -1,4 +1,4 @@
-"""The publisher: one thread that sends wakes and tasks. Requests only put them into its queues.
+"""The publisher: one thread that sends wakes and tasks. Requests only queue them.
 
 If Redis does not answer, a send blocks its thread for up to a second. A request therefore never sends a message itself.
 The queues are bounded. A message that does not fit into its queue is dropped and counted. A sweep or another periodic
@@ -89,7 +89,7 @@ class Publisher:
     def stop(self, *, timeout: float = 2.0) -> None:
         """End the thread after it has sent the remaining messages. Wait for its end for at most `timeout` seconds.
 
-        If Redis does not answer then, the remaining messages are lost.
+        If Redis does not answer during this time, the remaining messages are lost.
         """
         with self._changed:
             self._stopping.set()

@@ -94,9 +94,9 @@ class Handover:
         """Commit the delivery of a claim, and return the answer 200.
 
         If the claim could not be delivered, return the reason instead. `again` is True if the claim was delivered
-        before and the answer was lost. If the stamp is not on, the transaction then cancels an un-stamp that has begun,
-        and sets the time at which Ostler puts the stamp on the Pod again. If `reviewed` is True, the token was
-        already reviewed for this poll. For `cancels_unstamp` see `models.claims.deliver.deliver`.
+        before and the answer was lost. With `again`, the transaction also handles a stamp that is not on: it cancels an
+        un-stamp that has begun, and sets the time at which Ostler stamps the Pod again. If `reviewed` is True, the
+        token was already reviewed for this poll. For `cancels_unstamp` see `models.claims.deliver.deliver`.
 
         Raises Refusal (401) if the token review refuses the token, and Refusal (503) if the JIT cannot be decrypted.
         """

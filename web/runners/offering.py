@@ -189,7 +189,8 @@ class Offering:
     def _take(self) -> list[Poll]:
         """Remove polls from the queue, and return them.
 
-        These are all queued polls that were offered before, and up to `MOST_FRESH` polls that were never offered.
+        The method returns all queued polls that were offered before, and up to `MOST_FRESH` polls that were never
+        offered.
         """
         again = [poll for poll in self._waiting.values() if poll.written]
         fresh = [poll for poll in self._waiting.values() if not poll.written][:MOST_FRESH]
