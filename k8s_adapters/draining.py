@@ -2,7 +2,8 @@
 
 Ostler adds the finalizer while the pool is not deleted, because the API server refuses a new finalizer on an object
 that is being deleted. Ostler removes the finalizer when the drain has ended. Each write changes only the list of
-finalizers. The write fails if the list has changed since it was read. The finalizers of other owners therefore stay.
+finalizers. The write fails if the list has changed since it was read. The finalizers of other owners are therefore not
+removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""WebSocket connection of one exec: handshake, channels, pings and back-pressure. One thread does all of its I/O.
+"""WebSocket connection of one exec: handshake, channels, pings and back-pressure. One thread does all I/O.
 
 Each message begins with one byte, the number of its channel. Channels 0 to 2 are the standard streams, and channel 3
 carries the status at the end. Subprotocol v5 adds channel 255, which closes another channel. Kubernetes docs: the

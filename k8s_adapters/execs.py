@@ -89,8 +89,8 @@ class ExecClient:
 
         `stdin` is read by a thread of its own, piece by piece as the command accepts it. `stdout` and `stderr` are
         called in the calling thread. If they block, the command waits. `ExecLost` is also raised if the command accepts
-        none of its input for longer than the deadline of the heartbeat, because the server answers a ping only after it
-        has passed on all earlier input.
+        none of its input for longer than the deadline of the heartbeat. The server answers a ping only after it has
+        passed on all earlier input.
 
         `writes_often` is for a command that writes every few seconds. If such a command writes nothing for the deadline
         of the heartbeat, the connection counts as lost. Pings do not always detect a gone node: an API server might

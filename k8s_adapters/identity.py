@@ -1,7 +1,7 @@
 """Identity of a polling Pod. The Pod's projected ServiceAccount token is verified offline with the cluster's keys.
 
 A verification needs no API call. The caller fetches the keys when a token names an unknown key, but not within
-`REFETCH_EVERY` seconds after a successful fetch or `RETRY_EVERY` seconds after a failed one. The caller also fetches
+`REFETCH_EVERY` seconds after a successful fetch or `RETRY_EVERY` seconds after a failed fetch. The caller also fetches
 the keys when they are older than `KEYS_FOR` seconds, so that a withdrawn key is not trusted any longer. If a fetch
 fails, or returns no issuer or no usable key, the old keys stay in use (law L8).
 

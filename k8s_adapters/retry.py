@@ -49,7 +49,7 @@ _CLASSES: tuple[tuple[type[BaseException], Network], ...] = (
     (ConnectionRefusedError, Network.REFUSED),
     (ConnectionError, Network.RESET),
 )
-# Wrappers of urllib3 around the real cause. They count only if the cause is missing.
+# Wrappers of urllib3 around the real cause. A wrapper counts only if no error of the chain shows the real cause.
 _WRAPPERS: tuple[tuple[type[BaseException], Network], ...] = (
     (urllib3.exceptions.NewConnectionError, Network.UNREACHABLE),
     (urllib3.exceptions.IncompleteRead, Network.TRUNCATED),

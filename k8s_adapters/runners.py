@@ -2,8 +2,9 @@
 
 Their pool owns both, or a StatefulSet of the pool owns the Pod (`k8s_adapters.owners`).
 
-A runner with container jobs also has a Role and a RoleBinding of this name. They are created between the ServiceAccount
-and the Pod. The garbage collector deletes them after the ServiceAccount, so a deletion needs no calls for them.
+A runner with container jobs also has a Role and a RoleBinding of this name. The Role and the RoleBinding are created
+between the ServiceAccount and the Pod. The garbage collector deletes them after the ServiceAccount, so a deletion needs
+no calls for them.
 
 The ServiceAccount is created before the Pod and deleted after it. The Pod and the ServiceAccount have the pool label
 from the moment of their creation. By this label, an admission policy prevents the cluster's garbage collector from
@@ -175,7 +176,7 @@ def delete_runner(
     annotation with the UID of its ServiceAccount, the ServiceAccount with this UID is deleted. Otherwise the
     ServiceAccount is found by its name. `attempt` is the attempt that created the Pod. If it is given, a ServiceAccount
     that was found by name is deleted only if the same attempt created it. A ServiceAccount that was just created for a
-    successor of the Pod therefore stays.
+    successor of the Pod is therefore not deleted.
 
     If `force` is True, the Pod object is deleted at once, even if the containers of the Pod still run. Use `force` only
     if the node of the Pod is gone.
@@ -340,8 +341,9 @@ def build_pod(
     """Return the JSON of a runner Pod.
 
     Its container `poller` polls for a JIT, and its container `runner` executes the job. Of these two containers, only
-    the poller has a token of the Pod's ServiceAccount. Both can write to one common volume, which is in memory. Both
-    execute the scripts of a ConfigMap, which they mount read-only. The pool's overlay is merged into the Pod.
+    the poller has a token of the Pod's ServiceAccount. Both containers can write to one common volume, which is in
+    memory. Both containers execute the scripts of a ConfigMap, which they mount read-only. The pool's overlay is merged
+    into the Pod.
 
     `dispatch_ca` is the name of the ConfigMap with the CAs for an https `dispatch_url`. The kubelet copies changes of
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap

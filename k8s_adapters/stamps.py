@@ -32,8 +32,8 @@ class StampOutcome(enum.Enum):
 class StampResult:
     """Result of a stamp or an un-stamp: the outcome, and the stamp that the Pod has now.
 
-    `seen` is the claim annotation and `owner` is the owner label. Both are None if the Pod is gone. Each is None if the
-    Pod does not have it.
+    `seen` is the claim annotation and `owner` is the owner label. Both are None if the Pod is gone. `seen` is also None
+    without the annotation, and `owner` without the label.
     """
 
     outcome: StampOutcome

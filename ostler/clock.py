@@ -5,8 +5,8 @@ machines with different clocks therefore agree on when something expires. `model
 new connection and every ten seconds.
 
 For tests and chaos runs, the developer variable `OSTLER_CLOCK_OFFSET` shifts the time that this module reads from the
-machine's clock. It affects one process only. Celery and other libraries read the machine's clock directly, so the
-variable does not shift their times.
+machine's clock. The variable affects one process only. Celery and other libraries read the machine's clock directly, so
+the variable does not shift their times.
 
 As a rule, a function that compares times takes `now` as an argument, and its outermost caller uses this module. Code
 uses `machine_now` for a time that a third system compares with its own clock. An example is the `iat` of a JWT for

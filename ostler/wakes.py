@@ -146,7 +146,7 @@ class Waker:
         self._redis.delete(tick_key(pool_id) if shared else reconcile_key(pool_id))
 
     def record_pod_count(self, pool_id: int, *, pods: int) -> None:
-        """Record the number of Pods of a pool. It determines the time between the next reconciles of the pool.
+        """Record the number of Pods of a pool. This number determines the time between the next reconciles of the pool.
 
         Exceptions of redis are ignored.
         """
@@ -182,8 +182,8 @@ class Waker:
     def single_flight(self, what: str) -> Iterator[bool]:
         """Yield True if no other block with the same name `what` began within the last 5 s; False otherwise.
 
-        If several workers find the same work at the same time, only one worker does the work. This is not a lock: if
-        Redis loses its key or does not answer, several workers can get True. If the block raises an exception after
+        If several workers find the same work at the same time, only one worker does the work. The key is not a lock: if
+        Redis loses the key or does not answer, several workers can get True. If the block raises an exception after
         True, the key is deleted, so that another worker can do the work at once.
         """
         key = f"ostler:single_flight:{what}"
@@ -204,8 +204,8 @@ class Waker:
 
         The reconcile of a large pool also waits for the time that `may_reconcile` requires. If `shared` is true, the
         reconcile is shared: it may use a list of all pools' Pods that was made for several reconciles. This list might
-        be older than a wake. A waiting shared reconcile therefore does not replace a reconcile that a wake requests. It
-        only prevents further shared reconciles from being sent.
+        be older than a wake. A waiting shared reconcile therefore does not replace a reconcile that a wake requests. A
+        waiting shared reconcile only prevents that further shared reconciles are sent.
         """
         if shared:
             if self._redis.set(tick_key(pool_id), "1", nx=True, px=RECONCILE_MS):

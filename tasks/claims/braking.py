@@ -1,6 +1,6 @@
 """Brake of a pool whose runners never execute their jobs.
 
-Each reconcile of the pool reads the brake. An execution ends the brake, and so does a change of the pool's template.
+Each reconcile of the pool reads the brake. The brake ends after an execution, or after a change of the pool's template.
 """
 
 from __future__ import annotations

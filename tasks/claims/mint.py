@@ -251,7 +251,8 @@ def commit(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
 def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     """Deregister the new runner of a claim that no longer waits for this mint.
 
-    If GitHub refuses because the runner executes a job, the runner stays. Raises every other error of GitHub's adapter.
+    If GitHub refuses because the runner executes a job, the runner stays registered. Raises every other error of
+    GitHub's adapter.
     """
     log.info("mint.claim_no_longer_waits")
     if work.installation_id is not None:
@@ -290,7 +291,7 @@ def postpone_until_token(
     """Repeat the mint after `after` seconds, when the rate limiter has a token for it.
 
     Such a wait is no failure and uses up no retry. If the wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the
-    mint. If the wait exceeds `LONGEST_RETRY` seconds, the claim is released and this job alone is held, because other
+    mint. If the wait exceeds `LONGEST_RETRY` seconds, the claim is released and only this job is held, because other
     jobs of the installation are not affected.
     """
     now = utcnow()
@@ -364,7 +365,8 @@ def leave(
     def go_over(db: Connection) -> int | None:
         if not installations.has_successor(db, key):
             return None
-        # Lock order: the claim before its installation, as in `steps.commit_mint`. This prevents a deadlock.
+        # Lock order: the claim before its installation, as in `steps.commit_mint`. Another order could cause a
+        # deadlock.
         claim_leases.give_back(
             db, work, due_at=utcnow() + timedelta(seconds=2), error="the App was uninstalled from its account"
         )

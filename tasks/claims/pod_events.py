@@ -38,7 +38,7 @@ some of the Pods are enough to show the cause.
 
 
 def ask_for_events(rt: Runtime, uids: Sequence[str], *, live: bool) -> None:
-    """Request the Events of those of the given Pods that ended while a job needed them.
+    """Request the Events of each given Pod that ended while a job needed the Pod.
 
     `live`: True to include Pods whose job claim is still live.
     """

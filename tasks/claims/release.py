@@ -8,7 +8,7 @@ that the runner is busy. If GitHub does not answer for that time, or if the App 
 continues without the deregistration. In four cases a retire claim for the Pod is inserted, so that the matcher does not
 claim the Pod again:
 
-- The stamp could not be removed in time.
+- The stamp could not be removed within `requeue_after` seconds.
 - Kubernetes refuses to remove the stamp.
 - The Pod might hold another JIT.
 - The epoch is not confirmed.

@@ -5,11 +5,11 @@ sends this task again, after waits that grow from 5 to 60 seconds. For a Pod tha
 second DELETE, except a forced one, and except for a Pod that only waits for Ostler's finalizer to be removed.
 
 If a claim of the Pod left a registered runner, the runner is deregistered before the DELETE, even if the JIT of the
-runner was never delivered. If GitHub refuses because the runner is busy, a Pod that is not over stays (law L3). The
-calls to GitHub use the current names and the current installation, not the names in the claim, because that claim might
-have ended long ago. If the owner was renamed, a 404 is retried under the new name. If the App lacks the permission to
-remove a runner that the Pod could start, the Pod has to end by itself. GitHub is then asked again every minute, because
-the App might be installed again.
+runner was never delivered. If GitHub refuses because the runner is busy, a Pod that is not over is not deleted (law
+L3). The calls to GitHub use the current names and the current installation, not the names in the claim, because that
+claim might have ended long ago. If the owner was renamed, a 404 is retried under the new name. If the App lacks the
+permission to remove a runner that the Pod could start, the Pod has to end by itself. GitHub is then asked again every
+minute, because the App might be installed again.
 
 This task is the only way to delete a Pod that is not terminal. The task decides by the current state of the Pod and its
 rows, not by the state that the sender of the message saw.

@@ -276,8 +276,8 @@ def job_outcome_of(
 
     The claim waits if its installation is in `unavailable`, or if Ostler's own rate limiter refused the request. The
     claim of a gone Pod also waits after every other temporary error of GitHub. After every other error, the returned
-    outcome says that the job is still running. The claim can then end, so that a spent Pod no longer takes a place in
-    the pool, and the sweep `unresolved_jobs` asks GitHub about the job again.
+    outcome says that the job is still running. The claim can then end, and a spent Pod no longer takes a place in the
+    pool. The sweep `unresolved_jobs` asks GitHub about the job again.
     """
     if claim.installation_id in unavailable:
         return None

@@ -105,7 +105,7 @@ def report_foreign_pod(uid: str, name: str, pool: str) -> None:
 def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now: datetime) -> bool:
     """Return True if a shared list lacks a Pod only because the Pod's row was written after the list began.
 
-    Return False for a row with a time in the future: the clock of the process that wrote the row was ahead, so the time
+    Return False for a row with a time in the future. The clock of the process that wrote the row was ahead, so the time
     does not show that the row is younger than the list.
     """
     missing = than.shared and row.terminal_at is None and row.uid not in by_uid

@@ -43,7 +43,7 @@ MIN_POOLS = 2
 itself."""
 
 LIST_SECONDS = 10.0
-"""Longest time in seconds to make a shared list. It equals the default period of the task `ostler.pools`.
+"""Longest time in seconds to make a shared list. The value equals the default period of the task `ostler.pools`.
 
 A list that takes longer is abandoned, and each reconcile lists the Pods of its own pool. Otherwise a pool with many
 Pods would delay all other pools.

@@ -133,7 +133,10 @@ class Report:
 
     @property
     def undecided(self) -> list[PodJudgement]:
-        """Return the Pods for which the evidence is not sufficient. These Pods stay until they end by themselves."""
+        """Return the Pods for which the evidence is not sufficient, and the Pods without a row of their pool.
+
+        Ostler does not delete these Pods before they have ended by themselves.
+        """
         return [
             judgement
             for judgement in self.judgements
@@ -301,10 +304,10 @@ class _Restore:
             raise NotRestored(f"the cluster's epoch has disappeared from namespace {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
-        """Return GitHub's runners, and the scopes for which GitHub does not answer. The Pods of these scopes stay.
+        """Return GitHub's runners, and the scopes for which GitHub does not answer.
 
-        If GitHub answers for no scope but might answer later, the error of GitHub's adapter is raised. A later restore
-        is better than a restore that leaves every Pod undecided.
+        The Pods of these scopes are not deleted. If GitHub answers for no scope but might answer later, the error of
+        GitHub's adapter is raised. A later restore is better than a restore that leaves every Pod undecided.
         """
         found: list[Registered] = []
         unasked: set[str] = set()

@@ -11,8 +11,8 @@ A Pod is also ended in three other cases:
 
 The end of the *claimed* job proves nothing, because GitHub gives a job to any runner that fits. Therefore the runner
 itself is looked up in two of GitHub's lists, a minute apart. Before a Pod is ended, its runner is deregistered. If
-GitHub refuses because the runner is busy, the Pod stays (law L3). A live claim does not end before GitHub has removed
-its runner. Otherwise the runner might take another job, and this job would have no claim.
+GitHub refuses because the runner is busy, the Pod is not deleted (law L3). A live claim does not end before GitHub has
+removed its runner. Otherwise the runner might take another job, and the other job would have no claim.
 """
 
 from __future__ import annotations

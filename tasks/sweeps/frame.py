@@ -31,10 +31,10 @@ A new sweep in ten minutes
 What the frame does for a sweep
 -------------------------------
 - **Lease.** One tick of a sweep runs at a time. A second tick does nothing. A lease expires `lease` seconds after its
-  last renewal. It is renewed before each page, and before a row if the last renewal is 5 seconds old. A killed process
-  therefore delays its sweep by at most `lease` seconds. The transaction of every repair checks and locks the lease
-  number of the tick, so a tick that lost its lease changes nothing more. A sweep with `fenced=False` checks the lease
-  number but does not lock it.
+  last renewal. The lease is renewed before each page, and before a row if the last renewal is 5 seconds old. A killed
+  process therefore delays its sweep by at most `lease` seconds. The transaction of every repair checks and locks the
+  lease number of the tick, so a tick that lost its lease changes nothing more. A sweep with `fenced=False` checks the
+  lease number but does not lock it.
 - **Pause.** After `ostler sweep pause` or a pause by the API, no tick begins except a dry run, and a running tick stops
   before its next repair. A worker with the sweep in `OSTLER_SWEEPS_PAUSED` begins no tick except a dry run.
   **Obstacles** (`OBSTACLES`) stop only repairs that kill.
@@ -48,8 +48,9 @@ What the frame does for a sweep
   page that `Pace.whole` reads has a deadline of its own. A tick that checked no row for lack of time does not count as
   a run.
 - **Ledger.** The transaction of a repair also writes its ledger row. Later ticks check the row until the expected
-  effect (`expects`) has occurred. If it does not occur in time, the repair has failed (`models.sweeps.repairs`). Calls
-  to GitHub or the cluster belong in `call`. Before the call, a ledger row that announces the call is committed.
+  effect (`expects`) has occurred. If the effect does not occur within `repair_settle_after` seconds, the repair has
+  failed (`models.sweeps.repairs`). Calls to GitHub or the cluster belong in `call`. Before the call, a ledger row that
+  announces the call is committed.
 - **Locked rows.** A transaction waits only briefly for a row that another session has locked, and less for each further
   locked row of the page (`models.db.client_waits`). After this wait, the check of the row fails, and the row is left to
   the next tick. A query that selects rows to change uses `SKIP LOCKED`.

@@ -1,7 +1,7 @@
 """`ostler.orphaned_runners`: deregisters offline runners of Ostler that GitHub still lists after their claim has ended.
 
 A runner belongs to Ostler only if its name is in the mint attempts. A similar name proves nothing, because other
-deployments share the scope. If GitHub refuses the removal, the runner stays.
+deployments share the scope. If GitHub refuses the removal, the runner stays registered.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) 
 
 
 def remove_again(tick: Tick, cut_off: orphans.CutOff) -> None:
-    """Ask GitHub again to remove a runner that might be removed already. If GitHub refuses, the runner stays."""
+    """Ask GitHub again to remove a runner that might be removed already.
+
+    If GitHub refuses, the runner stays registered.
+    """
     remove_runner(tick.rt, cut_off.runner, policy=SWEEP_ROW)
     tick.finish_repair(cut_off.repair_id, Repaired.VERIFIED, "GitHub no longer has the runner")
 

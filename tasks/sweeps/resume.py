@@ -72,7 +72,7 @@ def send_unstamps(tick: Tick) -> bool:
 
 
 def check_suspects(tick: Tick) -> None:
-    """Request a check of each Pod whose claim is delivered and whose poller has not ended in time.
+    """Request a check of each Pod whose poller has not ended `cut_off_after` seconds after the delivery of its claim.
 
     The poller ends when it has received the JIT. The stamp might cut the Pod off from Ostler before the JIT arrives.
     """

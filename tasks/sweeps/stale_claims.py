@@ -1,4 +1,4 @@
-"""`ostler.stale_claims`: releases claims that were not delivered in time."""
+"""`ostler.stale_claims`: releases claims that were not delivered within `stale_claim_after` seconds."""
 
 from __future__ import annotations
 

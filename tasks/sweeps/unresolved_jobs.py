@@ -153,7 +153,7 @@ def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 
     The claims of these runners have ended without a release, so no release deregisters the runners. Raises `Busy` while
     one of the runners executes a job. If the App lacks the permission or GitHub does not find the scope, the runners
-    stay. Raises every other error of GitHub's adapter.
+    stay registered. Raises every other error of GitHub's adapter.
     """
     left = tick.read(unresolved.left_runners, job.id)
     try:

@@ -1,7 +1,7 @@
 """`ostler.unresponsive_pods`: retires Pods that stopped polling, for example because their poller failed.
 
 A Pod whose poller still runs is retired only if web processes sent heartbeats while the Pod did not poll. A Pod that
-might hold a JIT is not retired. The reconciler creates the replacement. It also retires Pods that never polled.
+might hold a JIT is not retired. The reconciler creates the replacement, and retires Pods that never polled.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def unused_runners(tick: Tick) -> None:
 def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
     """Check the claims of one scope.
 
-    Return False if GitHub would not answer for the other scopes of the installation either; otherwise return True.
+    Return True if the other scopes of the installation can be checked; False if GitHub would not answer for them.
     """
     try:
         seen = runners_of(tick, installation_id=installation_id, scope=scope)

@@ -71,7 +71,7 @@ BEAT_LOCK_TIMEOUT = 12
 """Seconds after which the lock of a killed beat expires.
 
 A standby takes the lock at most one interval later, so it becomes active within 14 seconds. Redbeat needs at least five
-intervals, so that the active beat extends its lock in time even if a tick is slow.
+intervals. The active beat then extends its lock before the lock expires, even if a tick is slow.
 """
 
 transport.install()

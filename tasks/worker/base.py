@@ -44,10 +44,10 @@ class Policy:
     """Retry policy of a task that raised `Retryable`: exponential backoff with full jitter, in seconds.
 
     `adapter_attempts`: number of attempts of each call inside the task. `task_retries`: number of times that Celery
-    repeats the task. Either `adapter_attempts` is 1 or `task_retries` is 0, so that attempts never multiply. `backoff`
-    and `backoff_max`: first and largest upper bound of a wait. `call_seconds`: longest time in seconds of one call with
-    all its attempts. `brief_waits`: True if the task serves many rows one after the other. Such a task waits only
-    briefly for a locked row (`models.db.client_waits`).
+    repeats the task. At least one of two conditions holds: `adapter_attempts` is 1, or `task_retries` is 0. Attempts
+    therefore never multiply. `backoff` and `backoff_max`: first and largest upper bound of a wait. `call_seconds`:
+    longest time in seconds of one call with all its attempts. `brief_waits`: True if the task serves many rows one
+    after the other. Such a task waits only briefly for a locked row (`models.db.client_waits`).
     """
 
     adapter_attempts: int

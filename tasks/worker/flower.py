@@ -5,8 +5,8 @@ allow Flower without a login. The only secrets of the process are the address of
 options come from `FlowerSettings` and from constants of this module. `FLOWER_…` variables and `flowerconfig.py` have no
 effect, so that neither of them can allow access to Flower by accident.
 
-Flower sends nothing to workers, not even queries, because workers accept no remote control (`tasks.worker.app`). Tasks
-and workers are shown from events alone, and the page of a single worker answers 404.
+Flower sends nothing to workers, not even queries, because workers accept no remote control (`tasks.worker.app`). Flower
+shows tasks and workers only from their events, and the page of a single worker answers 404.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Cached list of the cluster's nodes in this process. The autoscaler and the reconciler share it.
 
 The cached list is at most ten seconds old. If the list fails, the state of every node is unknown. A reconcile then
-retires no Pod because of a cordoned node, and a Pod counts as on a gone node only if its row already says so (law L8).
-`gone_now` does not use this cache: it reads the nodes again before a Pod on a gone node is retired or deleted by force.
+retires no Pod because of a cordoned node. A Pod counts as a Pod on a gone node only if its row already says so (law
+L8). `gone_now` does not use this cache: it reads the nodes again before a Pod on a gone node is retired or deleted by
+force.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class _Api(FastAPI):
     """A FastAPI application. Its OpenAPI description also contains the models of error answers.
 
     FastAPI alone would omit these models, because error answers have another media type than the normal answers of the
-    routes. It would also describe an optional parameter as one that can be null, which no query can express.
+    routes. FastAPI alone would also describe an optional parameter as one that can be null, which no query can express.
     """
 
     def openapi(self) -> dict[str, Any]:

@@ -71,8 +71,7 @@ class Redis:
     """State of Redis. `answers` is True if Redis answers.
 
     `beat_lock_seconds` is the number of seconds until the lock of the active beat expires. It is None if no beat has
-    the lock. `heads` has one time for each queue that is not empty. This is the time at which the first message of the
-    queue was sent.
+    the lock. For each queue that is not empty, `heads` has the time at which the first message of the queue was sent.
     """
 
     answers: bool = False
@@ -93,8 +92,8 @@ class Redis:
 class Sweeps:
     """The late sweeps, the paused sweeps, the closed gates and the epoch.
 
-    All fields are None if Postgres did not answer. `last_tick` is the time at which any sweep last began. It is also
-    None if no sweep has ever begun. `epoch` shows whether Postgres might be older than the cluster.
+    All fields are None if Postgres did not answer. `last_tick` is the time at which any sweep last began. `last_tick`
+    is also None if no sweep has ever begun. `epoch` shows whether Postgres might be older than the cluster.
     """
 
     late: tuple[str, ...] | None = None

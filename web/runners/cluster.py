@@ -75,7 +75,7 @@ class KubernetesCluster:
         self._verifier.fetch_keys()
 
     def review(self, token: str, *, pod_uid: str) -> bool | None:
-        """Return the verdict of a TokenReview. Return None if the API server does not answer in time (law L10)."""
+        """Return the verdict of a TokenReview. Return None if the API server gives no verdict (law L10)."""
         return review_token(
             self._client,
             token=token,

@@ -200,8 +200,8 @@ class Polls:
                         verdict=answer.verdict,
                         why=answer.why,
                     )
-                # At the end of a hold, the Pod polls again at once. The Pod stays offered until then. A JIT that is
-                # minted in between waits for the next poll.
+                # At the end of a hold, the Pod polls again at once. The offer stays valid until the next poll arrives.
+                # A JIT that is minted before the next poll waits for this poll.
                 return bare(_STATUS[answer.verdict], retry_after=0 if answer is _OVER else RETRY_AFTER)
             # The rows have changed since the answer, so they are read again.
             poll.renew()
