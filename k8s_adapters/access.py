@@ -1,6 +1,6 @@
 """Rights that each process needs in the cluster, verb by verb. `ostler doctor` checks them with the API server.
 
-The chart grants exactly these rights (charts/ostler/templates/rbac.yaml). A test compares the two.
+The chart grants exactly these rights (charts/ostler/templates/rbac.yaml). A test compares this module with the chart.
 """
 
 from __future__ import annotations

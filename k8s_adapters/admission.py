@@ -119,7 +119,7 @@ def refuses_other_roles(client: KubeClient, namespace: str) -> PolicyAnswer:
 class _Creation:
     """A creation that an admission policy should refuse.
 
-    `danger` describes what a worker can do if the creation is allowed. It has one gap, for the namespace.
+    `danger` describes what a worker can do if the creation is allowed. The text has one placeholder, for the namespace.
     """
 
     kind: str

@@ -2,8 +2,8 @@
 
 With the mode `buildkit`, the Pod has a user namespace of its own. Root of the sidecar is root in this namespace only,
 so BuildKit needs neither setuid programs nor rights on the node. BuildKit mounts file systems in the user namespace.
-For these mounts it needs the capability SYS_ADMIN, and system calls that the seccomp profile of container runtimes
-refuses.
+For these mounts BuildKit needs the capability SYS_ADMIN, and system calls that the seccomp profile of container
+runtimes refuses.
 
 With the mode `dind`, the sidecar is a Docker daemon in a privileged container. The daemon sees the work folder and the
 programs of the runner at the same paths as the runner, because the runner mounts these folders into containers.

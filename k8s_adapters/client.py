@@ -305,7 +305,8 @@ class KubeClient:
         """
         url = urlsplit(api.configuration.host)
         pool = api.rest_client.pool_manager.connection_from_url(api.configuration.host)
-        # urllib3 has no public way to open a connection that its pool does not reuse. Its type lacks the socket.
+        # urllib3 has no public way to open a connection that its pool does not reuse. The type of such a connection has
+        # no attribute for the socket.
         link: Any = pool._new_conn()  # noqa: SLF001
         link.timeout = _least(self._connect_timeout, left)
         try:

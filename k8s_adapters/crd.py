@@ -434,8 +434,8 @@ def _volumes() -> Json:
 def _security() -> Json:
     """Return the schema of `spec.security`.
 
-    The level never changes. Otherwise a job of a fork could get a Pod of the old level, while the pool admits forks
-    because of its new level.
+    The level of a pool cannot be changed. Otherwise a job of a fork could get a Pod of the old level, while the pool
+    admits forks because of its new level.
     """
     return {
         "type": "object",

@@ -10,7 +10,7 @@ from rules.upstream.retry import RetryPolicy
 def set_deadline(
     client: KubeClient, *, namespace: str, name: str, uid: str, seconds: int, policy: RetryPolicy | None = None
 ) -> bool:
-    """Set `activeDeadlineSeconds` of the Pod with this UID to `seconds`. Return True if this was done.
+    """Set `activeDeadlineSeconds` of the Pod with this UID to `seconds`. Return True if the deadline was set.
 
     Return False if the Pod is gone, if another Pod has its name, if the Pod has an earlier deadline, or if the API
     server refuses the patch for another reason (400, 409, 422). The API server refuses to move an existing deadline to

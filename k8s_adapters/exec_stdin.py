@@ -13,7 +13,7 @@ _STOPS_WITHIN = 5.0  # seconds; if the iterable blocks for longer, its thread ru
 
 
 class StdinFailed(Exception):
-    """The iterable of the standard input raised an exception, which is the cause of this one."""
+    """The iterable of the standard input raised an exception, which is the cause of this exception."""
 
 
 class Stdin:

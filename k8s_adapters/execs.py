@@ -66,7 +66,7 @@ class ExecClient:
     ) -> None:
         """Use `client` for the connections. If `shell` is False, start commands without a shell.
 
-        `policy` limits the attempts of the handshake. If it is None, the policy of the client applies.
+        `policy` limits the attempts of the handshake. If `policy` is None, the policy of the client applies.
         """
         self._client = client
         self._namespace = namespace

@@ -19,7 +19,7 @@ from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
 
 LEFT_AFTER = timedelta(minutes=10)
-"""A younger hook Pod is not reported, because its runner Pod might not be in the list yet."""
+"""Minimum age of a reported hook Pod. The runner Pod of a younger one might not be in the list yet."""
 
 _COLLECTED_WITHIN = 5.0
 """Seconds that the garbage collector gets for hook Pods whose runner Pod was deleted just now."""

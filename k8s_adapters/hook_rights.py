@@ -1,14 +1,15 @@
 """Rights of container jobs: the Role and RoleBinding of a runner Pod, and the metadata of its hook Pods and Secrets.
 
-The Role contains names only, so that one runner Pod cannot reach the objects of another one. An admission policy of the
-chart (`admission-policy-hooks.yaml`) lets a worker create no other Roles than these, and lets a runner Pod create only
-objects with this metadata. The policy and this module must agree, and tests compare them on a real API server.
+Apart from creations, the Role grants rights on named objects only. One runner Pod therefore cannot reach the objects of
+another. An admission policy of the chart (`admission-policy-hooks.yaml`) lets a worker create no other Roles than
+these, and lets a runner Pod create only objects with this metadata. The policy and this module must agree, and tests
+compare them on a real API server.
 
 The Role also contains the size of a hook Pod. A later change of the pool therefore does not affect a busy Pod.
 
 The ServiceAccount of the runner Pod owns the Role and the RoleBinding. Ostler deletes the ServiceAccount after the Pod,
-and the cluster's garbage collector then deletes the other two. If the pool owned them, the foreground deletion of the
-pool would delete the rights of a busy Pod.
+and the cluster's garbage collector then deletes the Role and the RoleBinding. If the pool owned these two objects, the
+foreground deletion of the pool would delete the rights of a busy Pod.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ The sidecar executes `ostler hook serve`. No other container of the Pod has a to
 `runner` sees the folder of the socket read-only, so code of a job can connect to the socket but cannot replace it or
 `hook.sh`.
 
-A native sidecar starts before the main containers and ends after them, so it does not change when a Pod is over. The
-kubelet starts the main containers after the startup probe has succeeded, and restarts a sidecar that has ended.
+A native sidecar starts before the main containers and ends after them, so the sidecar does not change when a Pod is
+over. The kubelet starts the main containers after the startup probe has succeeded, and restarts a sidecar that has
+ended.
 """
 
 from __future__ import annotations

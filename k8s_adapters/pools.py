@@ -121,8 +121,8 @@ class PoolSeen:
     `template_hash` is a hash of all fields of the pool that shape its Pods. Durations are in seconds. An optional field
     is None if the pool does not set the field. If `max_surge` is None, the default of `maxSurge` applies.
 
-    `replicas_writer` is the field manager that owns `spec.replicas`, if this is not Ostler. An example is a GitOps
-    controller with a manifest that sets `spec.replicas`. None means that there is no such field manager.
+    `replicas_writer` is the field manager that owns `spec.replicas`, if this manager is not Ostler. An example is a
+    GitOps controller with a manifest that sets `spec.replicas`. None means that there is no such field manager.
 
     `containers` is None if the pool has no container jobs. `builder` is None if its Pods build no images. `volumes` is
     None if its runners have no volumes that outlive a Pod.
@@ -489,9 +489,9 @@ def _security(given: Any, problems: list[str]) -> tuple[PodSecurity, bool, bool]
 
 
 def _containers(given: Any, name: str, resources: Json, problems: list[str]) -> tuple[HookPods | None, Builder | None]:
-    """Return the size of a hook Pod, and the builder. Each is None if the pool has none.
+    """Return the size of a hook Pod, and the builder. Each of the two is None if the pool does not use it.
 
-    Add a problem for an invalid value. The defaults are those of the container `runner`. Sizes are rounded down,
+    Add a problem for an invalid value. The default size is the size of the container `runner`. Sizes are rounded down,
     because the admission policy of the chart refuses a hook Pod that is larger than the size in the spec.
     """
     if given is None:
@@ -533,7 +533,7 @@ def _of_builder(builder: Builder, level: PodSecurity, *, assigned_user: bool) ->
 
 
 def _rounded_down(value: Any, factor: int | Decimal) -> int:
-    """Return a quantity times `factor`, rounded down but at least 1. Return 0 for a quantity that is a problem."""
+    """Return a quantity times `factor`, rounded down but at least 1. Return 0 for an invalid quantity."""
     found: list[str] = []
     _whole(value, factor, "", found)
     if found:
@@ -589,8 +589,8 @@ def template_hash(
     `ephemeral_storage_mib` is the request and the limit. `assigned_user` is part of the hash only if it is True. If
     False were also part of the hash, the hash of every older pool would change, and all its Pods would become stale.
     `containers` and `builder` are part of the hash only if they are not None, for the same reason. `security` is the
-    level of the pool, and whether its runner may gain privileges. It is part of the hash only above the level
-    `restricted`. The workload and the claims of `volumes` are part of the hash only for the workload `StatefulSet`.
+    level of the pool, and whether its runner may gain privileges. `security` is part of the hash only above the
+    level `restricted`. The workload and the claims of `volumes` are part of the hash only for the workload `StatefulSet`.
     What becomes of a volume after its runner does not shape a Pod.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]

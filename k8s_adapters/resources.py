@@ -21,7 +21,10 @@ _OWNED_BY_ACCOUNT = ("Role", "RoleBinding")  # kinds that the garbage collector 
 _CACHE_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)  # seconds; the caches of the admission plugins lag behind
 _UNKNOWN_ACCOUNT = ("error looking up service account",)
 _UNKNOWN_POOL = ("is above the size of a hook Pod in pool", "has no container jobs: set spec.containers")
-"""Texts of the chart's policy for Roles, which might still be evaluated with an older version of the pool."""
+"""Parts of the texts of refusals by the chart's policy for Roles.
+
+The API server might still evaluate this policy with an older version of the pool.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

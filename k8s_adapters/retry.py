@@ -1,7 +1,7 @@
 """The one retry layer of calls to Kubernetes.
 
 This layer classifies a failure, and `rules.upstream.retry` decides whether and when to repeat the call. No layer below
-retries a call (urllib3's own retries are off). No layer above may retry the same call again. Tests pass their own
+retries a call (urllib3's own retries are off). Layers above must not retry the same call again. Tests pass their own
 clock, sleep and randomness. Times are in seconds.
 """
 

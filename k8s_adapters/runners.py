@@ -98,7 +98,7 @@ def create_runner(
     exist when the first job starts. `hooks_image` is the image of the sidecar of such a Pod. `builder_image` is the
     image of the sidecar that builds images.
 
-    The Pod starts when the ConfigMap with its scripts exists (`runner_scripts`).
+    The Pod does not start before the ConfigMap with its scripts exists (`runner_scripts`).
 
     A repeated call with the same `attempt` returns the same Pod. Raises `Conflict` if the name belongs to an object
     that this attempt did not create, or that is still terminating. Raises `Forbidden` if a quota is used up, if an
@@ -174,9 +174,9 @@ def delete_runner(
 
     If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. If the deleted Pod has an
     annotation with the UID of its ServiceAccount, the ServiceAccount with this UID is deleted. Otherwise the
-    ServiceAccount is found by its name. `attempt` is the attempt that created the Pod. If it is given, a ServiceAccount
-    that was found by name is deleted only if the same attempt created it. A ServiceAccount that was just created for a
-    successor of the Pod is therefore not deleted.
+    ServiceAccount is found by its name. `attempt` is the attempt that created the Pod. If `attempt` is given, a
+    ServiceAccount that was found by name is deleted only if the same attempt created it. A ServiceAccount that was just
+    created for a successor of the Pod is therefore not deleted.
 
     If `force` is True, the Pod object is deleted at once, even if the containers of the Pod still run. Use `force` only
     if the node of the Pod is gone.
@@ -474,7 +474,7 @@ def _trust(pod: Json, name: str) -> None:
     source: Json = {"name": name, "items": [{"key": _CA_KEY, "path": _CA_KEY}], "optional": True}
     pod["spec"]["volumes"].append({"name": CA_VOLUME, "configMap": source})
     poller: Json = next(each for each in pod["spec"]["containers"] if each["name"] == POLLER)
-    # An older poll.sh does not read the first variable. Its curl reads the second variable.
+    # An older poll.sh does not read the first variable, but the curl that it starts reads the second variable.
     for variable in ("OSTLER_CA_FILE", "CURL_CA_BUNDLE"):
         poller["env"].append({"name": variable, "value": f"{_CA_FOLDER}/{_CA_KEY}"})
     poller["volumeMounts"].append({"name": CA_VOLUME, "mountPath": _CA_FOLDER, "readOnly": True})

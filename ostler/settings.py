@@ -692,7 +692,7 @@ class FlowerSettings(RedisAlone):
 def check_length(value: str, *, make: str) -> None:
     """Raise ValueError if a secret is too short. The message never contains the secret.
 
-    `make` is the end of the message. It says how to create a longer secret.
+    `make` is the end of the message, which says how to create a longer secret.
     """
     if len(value) < LEAST:
         raise ValueError(f"must have {LEAST} characters or more, but a value has {len(value)}: {make}")

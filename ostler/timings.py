@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Timings(BaseModel):
-    """Immutable record of periods, waits, thresholds and batch sizes. It does not read the environment itself."""
+    """Immutable record of periods, waits, thresholds and batch sizes. This class does not read the environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -201,7 +201,7 @@ def _sent_at(message: bytes | str) -> datetime | None:
 def install() -> None:
     """Make every Celery application of this process use this transport.
 
-    The function changes kombu's table of transport names. It does not use Celery's setting `broker_transport`, because
+    The function changes kombu's table of transport names. Celery's setting `broker_transport` is not used, because
     Flower would then not recognise the broker as Redis.
     """
     transport.TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:{Transport.__name__}"))

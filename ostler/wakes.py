@@ -75,7 +75,10 @@ def watch_key(namespace: str) -> str:
 
 
 def producer(redis_url: Secret) -> Celery:
-    """Return a Celery app that only sends messages. It tries once, encodes as JSON, and requests no results."""
+    """Return a Celery app that only sends messages.
+
+    The app tries to send a message once, encodes the message as JSON, and requests no result.
+    """
     transport.install()
     app = Celery("ostler-producer", broker=redis_url.reveal(), set_as_current=False)
     app.conf.update(
@@ -114,7 +117,7 @@ class Waker:
     def wake(self, pool_id: int, *, after: float = 0) -> bool:
         """Send a dispatch of this pool, unless its wake key exists. The dispatch runs `after` seconds from now.
 
-        Return True if the dispatch was sent; False if the key shows that one is waiting.
+        Return True if the dispatch was sent; False if the key shows that a dispatch is waiting.
         """
         if not self._redis.set(wake_key(pool_id), "1", nx=True, px=WAKE_MS):
             return False

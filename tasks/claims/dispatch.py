@@ -239,7 +239,7 @@ def probe_mints(
 
 
 def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
-    """Remove all jobs of an account from the queue heads except its first job. Jobs of other accounts stay.
+    """Remove all jobs of an account from the queue heads except its first job. Jobs of other accounts are not removed.
 
     The first job tests whether the brake of the account can be released. Return the remaining heads, and True if any
     job was removed.

@@ -141,7 +141,7 @@ def find_group(rt: Runtime, work: steps.MintWork) -> int:
 def refuse_group(rt: Runtime, work: steps.MintWork, refused: Refused) -> None:
     """Hold the job, because GitHub would not give it to any runner of this pool in this runner group.
 
-    All other jobs that GitHub would refuse for the same reason are also held until `refused.until`.
+    All other queued jobs of the pool that GitHub would refuse for the same reason are also held until `refused.until`.
     """
     reason = str(refused.verdict.refusal)
     rt.transaction(
@@ -314,12 +314,12 @@ def postpone_until_token(
 
 
 def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: int | None, *, after: float) -> None:
-    """Retry the mint after `after` seconds, because GitHub's rate limit refused it. No runner was registered.
+    """Retry the mint after `after` seconds, because GitHub's rate limit refused it.
 
-    If the wait exceeds `LONGEST_RETRY` seconds or the retries are used up, the installation backs off instead, the job
-    is held, and the claim is released. If the wait exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the mint.
-    Celery's retry count then starts at 0 again. Therefore the number of attempts that GitHub refused is compared with
-    the limit of retries too.
+    A refused request registers no runner, so its attempt is closed. If the wait exceeds `LONGEST_RETRY` seconds or the
+    retries are used up, the installation backs off instead, the job is held, and the claim is released. If the wait
+    exceeds `LONGEST_MESSAGE` seconds, `resume` repeats the mint. Celery's retry count then starts at 0 again. Therefore
+    the number of attempts that GitHub refused is compared with the limit of retries too.
     """
     now = utcnow()
     refused = rt.transaction(mint_attempts.refused, work.claim_id)

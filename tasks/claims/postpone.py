@@ -43,7 +43,10 @@ def longer(work: ReleaseWork) -> float:
 
 
 def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) -> None:
-    """Keep the claim live. `resume` retries its step after `after` seconds. `error` is stored with the claim."""
+    """Postpone the step of a claim by `after` seconds.
+
+    The claim stays live, and `resume` then retries the step. `error` is stored with the claim.
+    """
     due_at = utcnow() + timedelta(seconds=after)
     rt.transaction(claim_leases.give_back, work, due_at=due_at, error=error, undoes=True)
 

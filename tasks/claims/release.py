@@ -4,7 +4,7 @@ The job returns to the queue and keeps its age. The Pod becomes warm or is retir
 
 For a claim that was never delivered, the release deregisters its runner, removes the stamp and ends the claim. The Pod
 is warm again at once. The job returns to the queue after `requeue_after` seconds at the latest, unless GitHub answers
-that the runner is busy. If GitHub does not answer for that time, or if the App lacks the permission, the release
+that the runner is busy. If GitHub does not answer within this time, or if the App lacks the permission, the release
 continues without the deregistration. In four cases a retire claim for the Pod is inserted, so that the matcher does not
 claim the Pod again:
 
@@ -13,9 +13,10 @@ claim the Pod again:
 - The Pod might hold another JIT.
 - The epoch is not confirmed.
 
-For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim is
-executing and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job to a new
-state and inserts the retire claim (laws L3, L4 and L7). GitHub's answer about the job decides the new state of the job.
+For a delivered claim, the release deregisters its runner. If GitHub refuses because the runner is busy, the claim
+becomes `executing` and stays live. When GitHub no longer has the runner, one transaction ends the claim, moves its job
+to a new state and inserts the retire claim (laws L3, L4 and L7). GitHub's answer about the job decides the new state of
+the job.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ def finish_pod(
 ) -> None:
     """Finish one Pod that is over or missing: end its claim, or delete the Pod if no claim needs it.
 
-    `unavailable`: installations whose calls to GitHub failed in this run. The sweep `unresponsive_pods` handles Pods
-    that are alive but do not poll.
+    `unavailable`: installations whose calls to GitHub failed in this run. Pods that are alive but do not poll are not
+    handled here, but by the sweep `unresponsive_pods`.
     """
     if row.uid is None:
         return

@@ -143,7 +143,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
 
 
 def is_still_wanted(rt: Runtime, row_id: int) -> bool:
-    """Return True if a row still needs its Pod; False otherwise. The creation might begin long after the plan."""
+    """Return True if a row still needs its Pod; False otherwise. The row might have changed since the plan."""
     return rt.transaction(pod_rows.is_wanted, row_id=row_id)
 
 

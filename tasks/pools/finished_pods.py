@@ -85,8 +85,8 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
     """Handle a Pod that is over: delete a Pod without a claim, or end an overdue job claim.
 
     A job claim is overdue if GitHub's webhook `completed` has not ended the claim within `spent_after` seconds after
-    the end of the Pod. A Pod without a claim that might still hold a JIT is not deleted (law L3). A Pod without a claim
-    that is not terminal is retired, unless the kubelet is about to report it as terminal.
+    the end of the Pod. A Pod that has no claim but might still hold a JIT is not deleted (law L3). A Pod that has no
+    claim and is not terminal is retired, unless the kubelet is about to report the Pod as terminal.
     """
     waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
     if row.claim_id is None and judge(row.recorded, pod).busy:

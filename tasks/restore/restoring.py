@@ -1,8 +1,8 @@
 """`ostler restore`: rebuilds rows that a restored Postgres lacks, then ends the freeze of the rows.
 
-The cluster and GitHub are the evidence. Stamped Pods show which claims existed. Their containers and GitHub's runners
-show which of these claims got a JIT. If the evidence about a Pod is unclear, a claim is inserted for the Pod, and the
-Pod is not deleted.
+The cluster and GitHub are the evidence. Stamped Pods show which claims existed. The containers of these Pods and
+GitHub's runners show which of these claims got a JIT. If the evidence about a Pod is unclear, a claim is inserted for
+the Pod, and the Pod is not deleted.
 
 After the freeze has ended, GitHub is asked about every open job without a rebuilt claim. The freeze is therefore short
 even with many jobs. If GitHub does not answer about a job, the job stays held until `unresolved_jobs` gets an answer.
@@ -120,8 +120,8 @@ class Report:
     """Result of a restore.
 
     `needed`: True if Postgres was restored to an earlier state, or if the caller demanded the restore (`anyway`).
-    `jobs`: number of jobs by GitHub's answer. `unasked`: scopes for which GitHub did not answer. `let_go`: True if the
-    freeze has ended.
+    `jobs`: number of jobs for each answer of GitHub. `unasked`: scopes for which GitHub did not answer. `let_go`: True
+    if the freeze has ended.
     """
 
     needed: bool
@@ -224,7 +224,7 @@ class _Restore:
     # Read
 
     def _earlier_state(self) -> tuple[bool, str]:
-        """Return True if a restore is needed, and the reason. Freeze the rows if it is needed, except in a dry run."""
+        """Return True if a restore is needed, and the reason. If so, freeze the rows, except in a dry run."""
         rt = self._rt
         ours = rt.transaction(epochs.read, now=NOW)
         if ours.older_since is not None:
@@ -286,7 +286,7 @@ class _Restore:
         return pods
 
     def _check_cluster(self, pods: Sequence[PodSeen]) -> None:
-        """Raise `NotRestored` if this is probably not the cluster or namespace of these rows (law L8).
+        """Raise `NotRestored` if the rows probably belong to another cluster or namespace (law L8).
 
         A namespace that was not listed counts as empty, because OSTLER_ELEVATED_NAMESPACE might be missing.
         """

@@ -1,8 +1,9 @@
 """Runner group of a mint, from the stored groups of the organisation or from GitHub.
 
-The stored groups of an installation are used for an hour. They are deleted earlier if GitHub refuses a mint into a
-group, and GitHub is then asked again. If a group admits only selected repositories, GitHub is also asked once for each
-repository. All answers are stored, so most jobs need no call to GitHub.
+The stored groups of an installation are used for an hour, but only for ten minutes if they would refuse the job. They
+are deleted earlier if GitHub refuses a mint into a group, and GitHub is then asked again. If a group admits only
+selected repositories, GitHub is also asked once for each repository. All answers are stored, so most jobs need no call
+to GitHub.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def missing_pods(tick: Tick) -> None:
     """List the runner Pods of every namespace first, then read the claims.
 
     A list that failed or is incomplete changes nothing (law L8). The empty list of a namespace changes no claim of this
-    namespace. A claim whose Pod is in a namespace that was not listed is left alone.
+    namespace. A claim whose Pod is in a namespace that was not listed is not changed.
     """
     listed: dict[str, set[str]] = {namespace: set() for namespace in tick.rt.settings.namespaces}
     for page in tick.whole("Pods", runner_pages(tick.rt, "pods")):

@@ -31,7 +31,7 @@ SEARCHED_BACK = timedelta(days=14)
 """Time after which GitHub itself removes a runner that did not connect ("Removing self-hosted runners")."""
 
 APPLIED_WITHIN = timedelta(days=1)
-"""Time during which a scope is still listed after the look-up for an unanswered mint found no runner.
+"""Time during which the scope of an unanswered mint is still listed after the look-up of its runner found nothing.
 
 GitHub might have registered the runner of the mint after the look-up.
 """

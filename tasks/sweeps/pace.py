@@ -40,7 +40,7 @@ RESERVE = 3.0
 """Seconds of a tick that are reserved for the row under check."""
 
 LONGEST = 300.0
-"""Longest time in seconds of one tick over all its pages or scopes, for a sweep that reads many."""
+"""Longest time in seconds of one tick of a sweep that reads many pages or scopes."""
 
 UNAVAILABLE = (Retryable, RateLimited, Suspended, NotInstalled)
 """Errors that the next call for the same installation would get too."""

@@ -39,7 +39,7 @@ _LOGGED = {
 """Names of the log fields for the fields of `Counts`."""
 
 OBSTACLES: list[Callable[[Runtime], str | None]] = [earlier_state, closed_gate]
-"""Functions that return why no repair may kill now, or None.
+"""Functions that return why repairs must not kill now, or None.
 
 A tick calls each function at most once between two renewals of its lease.
 """

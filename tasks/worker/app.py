@@ -1,9 +1,9 @@
 """The Celery application. A process checks the application's settings when it starts.
 
 The settings come from measurements with Celery 5.7 on Redis. With late acknowledgement and reject-on-lost, the task of
-a killed worker is delivered again. Prefetch is 1. A socket timeout and a health check are both needed. With only one of
-the two, a worker receives no more messages after its connection was lost silently. Messages are JSON only, and there is
-no result backend.
+a killed worker is delivered again. The prefetch multiplier is 1, so a worker reserves no more messages than it has
+threads. A socket timeout and a health check are both needed. With only one of the two, a worker receives no more
+messages after its connection was lost silently. Messages are JSON only, and there is no result backend.
 """
 
 from __future__ import annotations

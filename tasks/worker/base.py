@@ -90,7 +90,7 @@ def remaining(most: float = DEADLINE) -> float:
 def begin_page() -> None:
     """Give the current task a new deadline. A task that reads pages has one deadline for each page.
 
-    Outside of a task this does nothing.
+    Outside of a task, this function does nothing.
     """
     if _ends_at.get(None) is not None:
         _ends_at.set(time.monotonic() + DEADLINE)

@@ -90,7 +90,8 @@ def wait_for_redis(url: Secret, *, sleep: Callable[[float], None] = time.sleep) 
 def run_beat(settings: BeatSettings) -> None:
     """Run beat under redbeat until SIGTERM or SIGINT. If several copies run, only one of them is active."""
     app = configure(settings)
-    # This setting is not for workers. Flower shows their settings, and Celery masks a password in `broker_url` only.
+    # Workers do not get this setting, because Flower shows their settings. Celery masks a password in `broker_url`
+    # only.
     app.conf.redbeat_redis_url = settings.redis_url.reveal()
     socket.setdefaulttimeout(SOCKET_TIMEOUT)
     app.finalize()  # without importing the task modules: beat sends tasks by name, to the queue of the schedule

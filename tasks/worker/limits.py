@@ -58,7 +58,7 @@ def make_left(engine: Engine) -> Callable[[int], None]:
     def left(installation_id: int) -> None:
         try:
             marked = transaction(engine, lambda db: installations.mark_left(db, installation_id, now=utcnow()))
-        except SQLAlchemyError as error:  # the next call for the installation repeats this; the call must not fail
+        except SQLAlchemyError as error:  # the next call for the installation tries again; this call must not fail
             log.warning("github.uninstall_not_recorded", installation=installation_id, error=reason_of(error))
             return
         if marked:

@@ -19,9 +19,10 @@ from tasks.worker.app import configure
 from tasks.worker.runtime import Runtime, install
 
 READS_WITHIN = 30.0
-"""A worker is alive if it read its queues within this time in seconds. One read waits one second for a message.
+"""Seconds since the last read of its queues during which a worker counts as alive.
 
-After a silent loss of the network connection, a worker reads again within 21 seconds.
+One read waits one second for a message. After a silent loss of the network connection, a worker reads again within 21
+seconds.
 """
 
 

@@ -117,7 +117,7 @@ class Sweeps:
     def nothing_is_killed(self) -> str | None:
         """Return the reason why no sweep may retire a Pod or deregister a runner now.
 
-        Return None if sweeps may do this, or if Postgres did not answer.
+        Return None if there is no such reason, or if Postgres did not answer.
         """
         if self.epoch is not None and self.epoch.doubt is not None:
             return self.epoch.doubt

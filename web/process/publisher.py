@@ -1,8 +1,8 @@
-"""The publisher: one thread that sends wakes and tasks. Requests only queue them.
+"""The publisher: one thread that sends wakes and tasks. Handlers of requests only queue them.
 
-If Redis does not answer, a send blocks its thread for up to a second. A request therefore never sends a message itself.
-The queues are bounded. A message that does not fit into its queue is dropped and counted. A sweep or another periodic
-task later finds the row that the message was for (law L6).
+If Redis does not answer, a send blocks its thread for up to a second. The handler of a request therefore never sends a
+message itself. The queues are bounded. A message that does not fit into its queue is dropped and counted. A sweep or
+another periodic task later finds the row that the message was for (law L6).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The handover of a JIT: review the token, commit `delivered`, then answer. The order must not change.
 
-No transaction is open while the token is reviewed. The commit precedes the first byte of the answer. Unless Postgres
-lost a commit, a claim that is still `minted` therefore proves that its JIT never left Ostler.
+No transaction is open while the token is reviewed. The commit precedes the first byte of the answer. A claim that is
+still `minted` therefore proves that its JIT never left Ostler. The only exception is a commit that Postgres lost.
 """
 
 from __future__ import annotations

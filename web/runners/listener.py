@@ -32,7 +32,7 @@ from ostler.secrets import Secret
 
 BEAT_EVERY = 5.0
 DEAF_AFTER = 12.0
-"""Seconds without the listener's own notice after which it closes the connection.
+"""Seconds without a notice of its own after which the listener closes the connection.
 
 This time must be below 15 seconds. After 15 seconds the matcher ignores a process without a heartbeat.
 """

@@ -6,7 +6,7 @@ queries the claims of these Pods, because notices might have been lost.
 
 Every poll of the process depends on this task, so the task waits at most 50 ms for a locked row (law L14). If another
 transaction has locked the rows of a poll, the poll is tried again after a pause. If the poll was never offered, it is
-answered with 503 after three such tries.
+answered with 503 after three retries.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Offering:
     def _judge(poll: Poll, facts: PollFacts) -> Answer:
         """Return the answer to a poll that follows from `facts`, the rows of its Pod.
 
-        If the poll cancels an un-stamp, record this in the poll, so that later tries also cancel the un-stamp.
+        If the poll cancels an un-stamp, record its claim in the poll, so that later tries also cancel the un-stamp.
         """
         if facts.claim is not None and facts.claim.id == poll.cancels:
             facts = replace(facts, arrived=True)

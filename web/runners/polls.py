@@ -123,7 +123,8 @@ class Polls:
         except ClientDisconnect:
             response = bare(204)
         except SQLAlchemyError as error:
-            # This includes a commit whose answer was lost. The next poll finds out whether the delivery was committed.
+            # The error might be the lost answer to a commit. The next poll finds out whether the delivery was
+            # committed.
             self.counts["poll.database_away"] += 1
             log.warning("poll.database_unavailable", error=words_of(error))
             response = bare(503)
