@@ -28,7 +28,7 @@ from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW
 
 SEARCHED_BACK = timedelta(days=14)
-"""Time after which GitHub itself removes a runner that did not connect ("Removing self-hosted runners")."""
+"""Longest time after which GitHub itself removes a runner that did not connect ("Removing self-hosted runners")."""
 
 APPLIED_WITHIN = timedelta(days=1)
 """Time during which the scope of an unanswered mint is still listed after the look-up of its runner found nothing.

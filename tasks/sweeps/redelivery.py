@@ -100,7 +100,7 @@ class _Sweep:
         """Time range of webhooks that were accepted and might be missing from a restored Postgres, or None."""
 
     def list_recent(self) -> None:
-        """Read the list from the newest delivery back to the start of the last check."""
+        """Read the list from the newest delivery back to shortly before the start of the last complete check."""
         began = utcnow()
         floor = recent_floor(self._progress, overlap=self._overlap, now=began)
         cursor: str | None = None
@@ -122,7 +122,7 @@ class _Sweep:
         log.warning("redelivery.recent_list_incomplete")
 
     def scan(self) -> None:
-        """Read the list further back, to `overlap` before the start of the last scan. A scan may take many ticks."""
+        """Read the list back to `overlap` before the start of the last complete scan. A scan may take many ticks."""
         now = utcnow()
         if not scan_is_due(self._progress, overlap=self._overlap, now=now):
             return

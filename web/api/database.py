@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 THREADS = 2
 MOST_WAITING = 64
-"""Most requests that use a thread or wait for one.
+"""Maximum number of requests that use a thread or wait for a thread.
 
 Any further request is answered with 503.
 """

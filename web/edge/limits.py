@@ -24,7 +24,7 @@ from web.edge.connections import Connections
 from web.edge.refused_log import RefusedLog
 
 LARGEST_HEAD = 32 * 1024
-"""Most bytes of the request line and the headers together. A token may use 8 KiB of these bytes.
+"""Maximum number of bytes of the request line and the headers together. A token may use 8 KiB of them.
 
 For each header, `FIELD` bytes are added to the length of its name and value.
 """
@@ -64,7 +64,7 @@ During this time the client can read the answer.
 """
 
 MOST_DISCARDED = 1024 * 1024
-"""Most bytes of one request that are discarded. If a client sends more, its connection is dropped."""
+"""Maximum number of discarded bytes of one request. If a client sends more, its connection is dropped."""
 
 PIECES = 1024
 """Number of pieces of a body that may be of any size.

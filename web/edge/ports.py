@@ -37,7 +37,7 @@ class Audience(StrEnum):
 
 
 MOST_CONNECTIONS: Mapping[Audience, int] = {Audience.PUBLIC: 1_000, Audience.POLLS: 5_000, Audience.PRIVATE: 200}
-"""Most unproven connections of a port, by audience.
+"""Maximum number of unproven connections of a port, by audience.
 
 The limit for polls is the largest, because all Pods of a fleet poll at once when `web` starts.
 """

@@ -31,7 +31,7 @@ from ostler.reasons import cause_of
 from web.intake.turns import Turns
 
 BATCH = 200
-"""Most deliveries in one transaction."""
+"""Maximum number of deliveries in one transaction."""
 
 LOCK_MS = 100
 """Milliseconds that a batch waits for a lock that it cannot skip.

@@ -30,7 +30,7 @@ The statement also writes all GUIDs that arrive in this time.
 """
 
 MOST_NOTES = 1000
-"""Most GUIDs that wait to be written. Further GUIDs are dropped."""
+"""Maximum number of GUIDs that wait to be written. Further GUIDs are dropped."""
 
 log = get_logger(__name__)
 

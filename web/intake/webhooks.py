@@ -59,7 +59,7 @@ In the event loop, the work on a large body would delay all other requests.
 """
 
 MOST_UNPROVEN = 64 * 1024 * 1024
-"""Most bytes of unverified bodies in memory, in addition to the size of one body of maximum size.
+"""Maximum number of bytes of unverified bodies in memory, in addition to one body of the maximum size.
 
 Further webhooks are answered with 503.
 """

@@ -40,7 +40,7 @@ class Cluster(Protocol):
     def review(self, token: str, *, pod_uid: str) -> bool | None:
         """Return True if the API server still accepts the token for this Pod; False if it refuses the token.
 
-        Return None if the API server does not answer in time.
+        Return None if the API server gives no verdict, for example because it does not answer in time.
         """
 
     def pod(self, *, namespace: str, name: str) -> PodSeen | None:

@@ -36,7 +36,7 @@ DEAF_AFTER = 12.0
 
 This time must be below 15 seconds. After 15 seconds the matcher ignores a process without a heartbeat.
 """
-_FORGET_EVERY = 60  # beats
+_FORGET_EVERY = 60  # number of beats between two deletions of the offers of dead processes
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 
