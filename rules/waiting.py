@@ -64,7 +64,7 @@ class PoolFacts:
     taken: int
     warm: int
     rerouting: bool = False
-    """The routing fields of the pool have changed, and the pool's queued jobs will soon be matched again."""
+    """The routing fields of the pool have changed, and the pool's queued jobs will soon be routed again."""
     autoscaled: bool = False
     max_replicas: int = 0
     """Maximum number of replicas that the autoscaler may set. Without autoscaling, the value has no meaning."""

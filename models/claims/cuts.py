@@ -35,7 +35,7 @@ _SUSPECTS = f"""
 
 
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
-    """Return delivered claims whose Pods must be checked, because the end of the poller was not recorded in time.
+    """Return delivered claims whose Pods must be checked, because no end of their pollers is recorded.
 
     A claim is first returned `cut_off_after` seconds after its delivery. It is returned again at most once every
     `due_after` seconds. The reconciler records the end of most pollers earlier, so the claims of most Pods are never
@@ -155,7 +155,7 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
     """Record that the pollers of these Pods have ended, and return the claims whose stamps are now put on again.
 
     After its poller has ended, a Pod can no longer be cut off by its stamp. Rows that another session has locked are
-    skipped. The next check handles the skipped rows.
+    skipped. The next call for these Pods handles the skipped rows.
     """
     pod_facts.record_pollers_ended(db, uids, now=now)
     found = db.execute(

@@ -71,7 +71,7 @@ def deliver(
     now. This delay is needed because a PATCH request of a cancelled un-stamp might still succeed.
     """
     # SKIP LOCKED, because a frozen process keeps its locks for up to 30 s, and only a few threads deliver (law L14).
-    # The Pod's row is locked too: it is charged below, and it comes before the claim in the lock order.
+    # The Pod's row is locked too, because the Pod is charged below. In the lock order, this row comes before the claim.
     free = text("""
         SELECT c.id FROM runner_pods p JOIN claims c ON c.runner_pod_id = p.id
         WHERE c.id = :id FOR NO KEY UPDATE OF p, c SKIP LOCKED
@@ -114,7 +114,7 @@ def deliver(
     )
     if row is None:
         return None
-    # This deletes the offer of a newer poll too. That poll finds the claim delivered and gets the same JIT again.
+    # This call also deletes the offer of a newer poll. The newer poll finds the claim delivered and gets the same JIT.
     # A locked offer stays, but it is not matched, because the Pod has a delivered claim.
     # From now on the Pod counts against the account's budget until the Pod ends, even if its claim ends first (law L2).
     queued_at = offers.deliver(
@@ -155,7 +155,7 @@ def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *,
     """Postpone the stamp of a delivered claim by `stamp_returns_after` seconds, and cancel an un-stamp that has begun.
 
     The answer must reach the Pod before the stamp. A claim that another session has locked is skipped, because the
-    answer must not wait for the lock. The stamp of a skipped claim is put on again even without this call.
+    answer must not wait for the lock. The sweep `resume` later puts on the stamp of a skipped claim too.
     """
     free = db.execute(
         text("SELECT 1 FROM claims WHERE id = :id AND state = 'delivered' FOR NO KEY UPDATE SKIP LOCKED"),

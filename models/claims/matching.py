@@ -112,7 +112,7 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
     Raises the lock error of Postgres if another session holds the lock for more than `POOL_LOCK_WITHIN`.
     """
     # The client sends the statements in one message. The last statement takes its snapshot after the lock is acquired.
-    # Sequential scans are off, because a plan that was prepared for a small table would stay when the table has grown.
+    # Sequential scans are off. Otherwise, a plan that was prepared for a small table would be used for the grown table.
     row = db.execute(
         text(f"""
             SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}';
@@ -132,7 +132,7 @@ def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, 
     Most runs find no backoff and no spare, and therefore skip the queries about probes and spares. A claim counts as a
     spare for `spare_after` seconds.
     """
-    # Not prepared, like `lock_pods`: the best plan depends on how many Pods are offered now.
+    # This statement is not prepared, because its best plan depends on how many Pods are offered now.
     row = db.execute(
         text(f"""
             SELECT (SELECT count(*) FROM (SELECT 1 {_FREE_PODS} LIMIT :batch) free) AS free,

@@ -149,8 +149,9 @@ def read_queue_heads(
     An account without room in its budget is skipped unless the account has a spare. The query walks the index on
     dispatchable jobs account by account, so its cost depends neither on held jobs nor on the length of a queue.
 
-    After a change of the pool's labels or access rules, `rematch` routes the queued jobs of the pool again. No job is
-    returned until the routing has run. If the routing skipped a locked job, this job is left out until it is routed.
+    After a change of the pool's labels or access rules, the next reconcile takes the queued jobs out of the pool, and
+    the sweep `rematch` routes them again. No job is returned until the reconcile has read all these jobs. If the
+    reconcile skipped a locked job, this job is left out until a later reconcile has taken it out of the pool.
 
     - `spare_after`: a claim counts as a spare for this number of seconds.
     - `reserve_after`: an account gets a reservation if a job of the account has waited in another pool for this number

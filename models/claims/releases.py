@@ -361,7 +361,7 @@ def end_delivered(
     if claim is None:
         return None
     if claim.job_id != work.job_id:
-        return None  # the claim has another job by now, and the next round asks GitHub about that job
+        return None  # the claim has another job by now: the next attempt asks GitHub about the new job
     moved = move_claim(
         db,
         "end_released",

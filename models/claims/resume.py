@@ -30,7 +30,8 @@ The number is small, because the transaction locks these claims. A poll that arr
 class Due:
     """A claim whose next step is due. Its chain number was raised, so steps of older chains change nothing.
 
-    `waited` is True if a rate limit had postponed the step until now, and False if the step was not done in time.
+    `waited` is True if a rate limit had postponed the step until now, and False if the step was not done by its due
+    time.
     """
 
     claim_id: int
@@ -45,7 +46,7 @@ def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime 
     """Raise the chain number of claims that are due, and set their next due time to `due_after` seconds from now.
 
     If a rate limit had postponed a step, the postponement ends now. Like any other step, the step then counts as lost
-    if it is not done in time.
+    if it is not done by its new due time.
 
     `heads` maps each queue to the time at which its oldest waiting message was sent, or to None if no message waits. A
     step that was due before that time is lost, because its message has left the queue. A step that was due later is

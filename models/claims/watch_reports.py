@@ -75,8 +75,8 @@ def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: s
 def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
     """Return claims that have been `executing` for more than `older_than` seconds without a recorded execution.
 
-    Claims without a job are left out. At most 1000 claims are returned, in random order, so that no claim is always
-    left out.
+    Claims without a job are left out. At most 1000 claims are returned, in random order, so that repeated calls return
+    every claim.
     """
     return db.execute(
         text("""

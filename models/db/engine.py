@@ -247,8 +247,8 @@ def transaction(engine: Engine, body: Callable[[Connection], T]) -> T:
             if attempt == ATTEMPTS or why is None:
                 raise
             telemetry.TRANSACTION_RETRIES.labels(why).inc()
-            # A transaction of a webhook starts over in normal operation, if it finds more rows to lock. A deadlock is
-            # an anomaly.
+            # In normal operation, a transaction of a webhook starts over if it finds more rows to lock. Only other
+            # retries, such as a retry after a deadlock, are worth a warning.
             level = logging.INFO if isinstance(error, StartOver) else logging.WARNING
             log.log(level, "transaction.retried", why=why, attempt=attempt)
     raise AssertionError("unreachable")
@@ -259,8 +259,9 @@ def _why_again(error: DBAPIError | StartOver, attempt: int) -> str | None:
     if isinstance(error, StartOver):
         return "start_over"
     code = getattr(error.orig, "pgcode", None)
-    # A failed commit has no statement and is not retried: it might have succeeded.
-    # After a failure the pool replaces all its connections, so one retry is enough. Each wait may last 25 s.
+    # A failed commit has no statement. It is not retried, because it might have succeeded.
+    # After a failure the pool replaces all its connections, so one retry is enough. Each run can wait 25 s for an
+    # answer.
     if error.connection_invalidated and error.statement is not None and code != READ_ONLY and attempt == 1:
         return "lost_connection"
     return _RETRYABLE.get(code or "")

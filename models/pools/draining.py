@@ -59,7 +59,7 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
 
     `since` is the time of the deletion request. If `since` is None, `now` is recorded. Return True if this call marked
     the pool. The mark might change the routing of jobs. Return False if the pool has no live row or is already
-    draining. A pool that never had a row never had a Pod, so nothing must be drained.
+    draining. A pool that never had a row never had a Pod, so it needs no drain.
 
     The advisory lock of the pool is taken before the pool's row is written. The next reconcile of the pool moves the
     queued jobs to other pools (`tasks.routing.rerouting`).

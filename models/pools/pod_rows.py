@@ -89,7 +89,7 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     Return the UIDs of the Pods that this call recorded as over.
 
     Only rows that change are locked, because the matcher skips locked rows. A row that another session has locked is
-    skipped. The next check records the change (law L14).
+    skipped. The next reconcile records the change (law L14).
     """
     known = {
         row.name: row

@@ -105,8 +105,9 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     Nothing is written if the row already contains the same facts. Facts of an older generation never overwrite facts of
     a newer generation. The advisory lock of the pool is taken before the row is written.
 
-    After a change of the routing, the next reconcile of the pool routes all queued jobs of the pool again
-    (`tasks.routing.rerouting`). Until then, the matcher matches no job of the pool.
+    After a change of the routing, the next reconcile of the pool takes all queued jobs out of the pool
+    (`tasks.routing.rerouting`), and the sweep `rematch` routes them again. Until the reconcile has read all these jobs,
+    the matcher matches no job of the pool.
 
     While old and new workers run at once during a deployment, they might compute two hashes of one spec. The first hash
     is kept for `TEMPLATE_HOLDS`. Otherwise old and new workers would replace each other's starting Pods.
@@ -120,7 +121,7 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     row = _row(db, pool.uid)
     if row is None or row.generation > pool.generation:
-        return False  # another check has written a later generation
+        return False  # another worker has written a later generation
     pool = _with_recorded_template(row, pool, now=now)
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
@@ -134,7 +135,7 @@ def generation_of(db: Connection, *, uid: str) -> int | None:
 
 
 def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
-    """Set a smaller generation in a pool's row, so that the next check mirrors an object that has this generation.
+    """Set a smaller generation in a pool's row, so that an object with this generation can be mirrored.
 
     A pool's generation decreases when etcd is restored from a backup. `known` is the generation that the caller read
     from the row. `generation` comes from a read of the cluster that began after the read of the row. Return False if
@@ -208,7 +209,7 @@ def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)
     made = db.execute(text(_INSERT), _values(pool, now))
-    return made.rowcount > 0  # 0 if another check inserted the row first
+    return made.rowcount > 0  # 0 if another worker inserted the row first
 
 
 def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
@@ -230,8 +231,8 @@ def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
     """Record that a pool's object is gone. The caller has proven the absence with a GET by name and UID.
 
-    The next reconcile of the pool moves the queued jobs to other pools (`tasks.routing.rerouting`). The sweep `rematch`
-    routes the jobs that the reconcile missed.
+    The next reconcile of the pool takes the queued jobs out of the pool (`tasks.routing.rerouting`). The sweep
+    `rematch` routes these jobs to other pools. It also routes the jobs that the reconcile missed.
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
     db.execute(

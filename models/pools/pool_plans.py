@@ -77,7 +77,7 @@ def commit_plan(
     """Write a plan into the database.
 
     The caller must use the transaction that holds the pool's lock and has read the plan's inputs. `names` contains
-    unused (Pod name, attempt id) pairs. The number of pairs is the maximum number of Pods to create in this round.
+    unused (Pod name, attempt id) pairs. The number of pairs is the maximum number of Pods to create in this reconcile.
     `due_after` is the time in seconds until the next step of a retire claim is due. `who` is written into the events of
     the claims.
     """
@@ -98,7 +98,7 @@ def commit_plan(
     failed = plan.failed_starts if Why.NOT_STARTED in retired.values() else ()
     starts = plan.starts
     if plan.failed_starts and not failed:
-        starts = starts_of(pool)  # these Pods polled or were claimed in the meantime
+        starts = starts_of(pool)  # nothing to count: these Pods polled or were claimed meanwhile
     if starts != starts_of(pool):
         _write_starts(db, pool.id, starts)
     rows = _to_create(db, pool.id, limit=len(names)) if plan.creates else ()

@@ -214,7 +214,9 @@ def set_weight(db: Connection, account_id: int, weight: float) -> bool:
 
 
 def set_access(db: Connection, account_id: int, access: Access) -> bool:
-    """Allow an account or hold it. The sweep `rematch` later holds or routes the jobs of the account accordingly.
+    """Allow an account or hold it.
+
+    The sweep `rematch` later routes the jobs of an allowed account, and holds the jobs of a held account.
 
     Returns False if there is no account with this id.
     """

@@ -44,10 +44,10 @@ def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
 def mark_working(db: Connection, installation_id: int) -> bool:
     """Record that GitHub knows an installation, because a call with its token succeeded.
 
-    Returns True if the installation had been recorded as removed, and False otherwise. If the result is True, the jobs
-    and claims of all removed installations of the account have moved to the account's newest working installation. This
-    move is needed because the jobs of this installation might have moved to another installation while this
-    installation was wrongly recorded as removed.
+    Returns True if the installation had been recorded as removed, and False otherwise. While the installation was
+    wrongly recorded as removed, its jobs might have moved to an installation that was removed later. If the result is
+    True, this function has therefore moved the jobs and claims of all removed installations of the account to the
+    account's newest working installation.
     """
     account_id = db.execute(
         text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL RETURNING account_id"),
@@ -103,7 +103,7 @@ def leave(db: Connection, *, installation_id: int, reason: str, gone: bool, now:
     """
     until = now + OUT_OF_REACH
     backoffs.wait_until(db, kind="installation", key=str(installation_id), reason=reason, not_before=until, now=now)
-    if gone:  # after the backoff: the commit of a mint locks in the same order
+    if gone:  # last, because the commit of a mint also locks the backoff before the installation
         mark_left(db, installation_id, now=now)
     return until
 

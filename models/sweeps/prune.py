@@ -3,7 +3,7 @@
 These rows are never deleted:
 
 - a job that is not completed or has an open execution
-- a claim that is live, has such a job, or has an open execution
+- a claim that is live, has a job that is not completed, or has an open execution
 - an event of a live claim, and an event of a job that is not completed
 - a claim whose Pod is not gone, because a delivered claim is evidence that the Pod might hold a JIT (law L3)
 - a repair whose result is open, and a run of a sweep that has not ended

@@ -2,7 +2,7 @@
 
 The row of a repair is written in the transaction that makes the repair. If the repair is an external call, the row is
 committed before the call. Later ticks of the same sweep check whether the repair has its expected effect (`verify`). If
-the effect does not appear in time, the repair is `failed`.
+the effect does not appear within the timing `repair_settle_after`, the repair is `failed`.
 """
 
 from __future__ import annotations

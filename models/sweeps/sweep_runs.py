@@ -261,7 +261,7 @@ def end_run(db: Connection, run_id: int, *, outcome: Outcome, why: str | None, c
 
 
 def end(db: Connection, name: str, lease_no: int, *, outcome: Outcome, why: str | None, now: datetime) -> bool:
-    """End the lease of a tick, and record the result of the tick. Return True if a rerun was requested meanwhile.
+    """End the lease of a tick, and record the result of the tick. Return True if a rerun was requested during the tick.
 
     If another tick has taken the lease, nothing is recorded and the result is False.
     """

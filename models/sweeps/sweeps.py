@@ -92,7 +92,7 @@ def delivered_to(db: Connection, uids: Sequence[str], *, before: datetime, now: 
 
 
 def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
-    """Return True if a claim is live and delivered. The Pod of such a claim must carry the stamp."""
+    """Return True if a claim is live and delivered, so that its Pod must carry the stamp."""
     found = db.execute(
         text("SELECT 1 FROM claims WHERE id = :id AND ended_at IS NULL AND delivered_at IS NOT NULL"), {"id": claim_id}
     ).one_or_none()

@@ -23,7 +23,7 @@ def _one_of(column: str, values: type[ClaimState | Purpose | Stamp | EndReason])
 
 
 class Claim(Base):
-    """One reservation of a Pod. The id of the claim is the handle: every later write for the Pod contains this id."""
+    """One reservation of a Pod. Every later write to the Pod contains the id of the claim."""
 
     __tablename__ = "claims"
     __table_args__ = (

@@ -239,7 +239,9 @@ def _polled(row: Row[Any], *, arrived: bool) -> PolledPod:
 
 
 def unanswered(db: Connection, *, web_id: str) -> tuple[list[MintedOffer], list[str]]:
-    """Return the polls of this web process that can be answered now. The notices about them might have been lost.
+    """Return the polls of this web process that can be answered now.
+
+    The notices about these polls might have been lost.
 
     The first list contains the claims that can be delivered. The second list contains the UIDs of Pods whose polls need
     a different answer now, because the Pod is being retired, its claim was delivered, or its stamp is being removed.

@@ -99,7 +99,8 @@ def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
         by = "by Ostler, which retired it" if end.ours else others if named is None else named[1]
         said = f"{pod} was deleted at {end.deletion_at:%Y-%m-%d %H:%M:%S} UTC, {by}"
     elif named is not None:
-        # The kubelet also reports OOMKilled if the kernel killed another process than the first of the container.
+        # The kubelet also reports OOMKilled if the kernel killed another process than the first of the container. If
+        # the runner exited with 0, the text therefore names a process in the Pod.
         whose = f"a process in {pod}" if named[0] is How.OUT_OF_MEMORY and end.runner_exit_code == 0 else pod
         said = f"{whose} was {named[1]}"
     elif end.runner_exit_code is not None or end.over:

@@ -57,7 +57,10 @@ def secret_names(pod: str) -> tuple[str, ...]:
 
 
 def hook_size(*, millicores: int, memory_mib: int) -> str:
-    """Return the name of the size of a hook Pod, for example `1500m-4096Mi`. A Role of a runner Pod contains it."""
+    """Return the name of the size of a hook Pod, for example `1500m-4096Mi`.
+
+    A Role of a runner Pod contains this name.
+    """
     return f"{millicores}m-{memory_mib}Mi"
 
 

@@ -63,7 +63,7 @@ def is_refusal(problem: str) -> bool:
 def admits_forks(level: PodSecurity, *, allow_forks: bool, elevated_forks: bool) -> bool:
     """Return True if a pool admits jobs of forks.
 
-    A pool above `restricted` has to say so twice: `allow_forks` is spec.allowForks, and `elevated_forks` is
-    spec.security.allowForks.
+    `allow_forks` is spec.allowForks, and `elevated_forks` is spec.security.allowForks. For a pool above `restricted`,
+    both fields must be true.
     """
     return allow_forks and (elevated_forks or not level.elevated)

@@ -352,7 +352,7 @@ def _of_hooks(overlay: Json) -> Iterator[str]:
 
 
 def _of_builder(overlay: Json) -> Iterator[str]:
-    """Yield the reasons that concern pools with a builder only: nothing of the builder may be set by an overlay."""
+    """Yield the reasons that concern pools with a builder only. An overlay must not set any field of the builder."""
     spec: Json = overlay.get("spec") or {}
     for kind in ("containers", "initContainers"):
         for container in spec.get(kind) or ():

@@ -322,7 +322,7 @@ Overdue = tuple[ObservedPod, Trouble, str]
 
 
 def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
-    """Return the Pods that did not poll in time, each with the cause.
+    """Return the Pods that did not poll within `start_timeout` or whose containers have ended, each with the cause.
 
     The result is empty if there was a time without a web process, because no process could then receive a poll.
     """

@@ -150,9 +150,9 @@ def trouble_of(
     seconds: float,
     runner_exit_code: int | None = None,
 ) -> tuple[Trouble, str]:
-    """Return the trouble of a Pod that has not polled in time, with a description.
+    """Return the trouble of a Pod whose start failed, with a description.
 
-    `seconds` is the time that the Pod had for its first poll. The poller does not poll if the container `runner` ended
+    `seconds` is the time limit for the Pod's first poll. The poller does not poll if the container `runner` ended
     before it checked the image.
     """
     if poller_exit_code is not None:

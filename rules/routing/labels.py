@@ -4,8 +4,8 @@ A pool serves a job under three conditions:
 
 - The pool's labels cover the job's labels, ignoring case.
 - The pool's allow lists name the job's account and repository, or are empty.
-- The job is not from a fork, or the pool allows forks. A pool above the Pod Security level `restricted` must allow them
-  twice.
+- The job is not from a fork, or the pool allows forks. A pool above the Pod Security level `restricted` must allow
+  forks in two fields of its spec.
 
 If several pools serve the job, the pool with exactly the job's labels gets the job. If there is no such pool, the pool
 with the fewest labels gets the job. Among pools with the same number of labels, the pool with the highest
@@ -43,8 +43,8 @@ class PoolLabels:
 
     `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. Among equal
     pools, the pool with the highest `routing_priority` gets the job. `runner_group` is the number or the name of a
-    group of the job's owner. `elevated` is True if the pool is above the Pod Security level `restricted`. Then
-    `allow_forks` is True only if the spec of the pool admits forks twice.
+    group of the job's owner. `elevated` is True if the pool is above the Pod Security level `restricted`. In this case,
+    `allow_forks` is True only if both fields of the spec allow forks.
     """
 
     id: int

@@ -89,7 +89,7 @@ class Repaired(StrEnum):
     - `begun`: the repair was recorded before a call to an upstream, and the answer is not recorded yet.
     - `done`: the repair was committed, or the upstream answered. A later tick checks the effect.
     - `verified`: the effect was observed.
-    - `failed`: the call failed, or the effect was not observed in time.
+    - `failed`: the call failed, or the effect was not observed within the timing `repair_settle_after`.
     - `moved_on`: nothing was done, because the row changed between verdict and action.
     - `dry`: nothing was done, because the tick was a dry run.
     """

@@ -1,8 +1,8 @@
 """The Pod Security level of each pool.
 
 Code of the previous release neither reads nor writes the column. The default is the level of the pools of that release.
-The column `allow_forks` is false for a pool above `restricted` that does not admit forks twice, so that code of the
-previous release routes no job of a fork to such a pool either.
+A pool above `restricted` admits forks only if two fields of its spec allow them. Otherwise the column `allow_forks` is
+false, so that code of the previous release routes no job of a fork to the pool either.
 """
 
 from __future__ import annotations
