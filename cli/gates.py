@@ -8,7 +8,7 @@ from ostler.clock import utcnow
 
 
 def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
-    """List the gates of GitHub and Kubernetes. A closed gate stops reaping and scale-ups, but never dispatch."""
+    """List the gates of GitHub and Kubernetes. A closed gate stops reaping and scaling, but never dispatch."""
     from models.upstream import gates as rows
 
     form = form_of(as_json=as_json, wide=wide, output=output)

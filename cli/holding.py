@@ -2,7 +2,7 @@
 
 The break of an idle connection is invisible, so the code sends a small HTTP request every few seconds. A server can end
 a connection after an answer, with a header or by closing the connection. Such an end is not a break, and the code opens
-a new connection. A break is a failure of the network: no answer in time, a reset, an end in the middle of an answer, or
+a new connection. A break is a failure of the network: a missing answer, a reset, an end in the middle of an answer, or
 a failed attempt to open a new connection.
 """
 

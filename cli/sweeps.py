@@ -264,7 +264,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
 def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
     """Wait for the run with the request id `asked`, and return the row of the run.
 
-    Return None if the run does not end in time.
+    Return None if the run does not end within `seconds`.
     """
     from models.browse.sweeps import run_asked
 

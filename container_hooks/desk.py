@@ -90,7 +90,8 @@ class Desk:
     def begin(self, content: bytes, environment: Mapping[str, str]) -> str:
         """Start the command in the JSON `content`, and return its id.
 
-        Raises `Refused` if `content` is no command, or if another command does not end in time.
+        Raises `Refused` if `content` is no command, or if another command still runs after the limits `busy` and
+        `stuck`.
         """
         command = command_of(content)
         if not self._taking.acquire(timeout=self._limits.busy):

@@ -46,8 +46,8 @@ $(command -v setsid) sh -c '
 ' sh "$folder" "$@" > /dev/null 2>&1 < /dev/null &
 exit 0
 """
-# The script uses `stat` and `dd`, because `wc -c` and `tail -c +N` of BusyBox read the whole file in each round. For
-# 1 GiB, they take 30 s and 0.4 s.
+# The script uses `stat` and `dd`, because `wc -c` and `tail -c +N` of BusyBox read the whole file in each round. For 1
+# GiB, `wc` takes 30 s and `tail` 0.4 s.
 _FOLLOW = """\
 folder=$1 seen=$2 absent=0 rounds=0 end=
 ended() { for each in "$folder"/ended.*; do [ ! -d "$each" ] || end=${each##*.}; done; }

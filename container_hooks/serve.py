@@ -92,8 +92,8 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a new thread.
 
-        If the number of connections is at its limit, the new connection waits. It is refused if none of the others ends
-        in time.
+        If the number of connections is at its limit, the new connection waits. It is refused if no other connection
+        ends within one and a half times the limit `request`.
         """
         if self._places.acquire(timeout=self.limits.request * 1.5):
             super().process_request(request, client_address)

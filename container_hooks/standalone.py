@@ -93,7 +93,7 @@ def _exec(client: KubeClient, place: Place) -> Exec:
 
 
 def _place(environment: Mapping[str, str], client: KubeClient) -> Place:
-    """Return the place. If the environment lacks the namespace or the UID of the Pod, look it up.
+    """Return the place. If the environment lacks the namespace or the UID of the Pod, look up the missing value.
 
     Images for the hooks of GitHub might set neither of them.
     """

@@ -30,7 +30,7 @@ def wait_until_ready(world: World, made: Made, *, images: Mapping[str, str], pat
 
     `patience` has the seconds in which the health command of each container must succeed, by the name of the container.
     Raises `HookFailed` with the reason if the Pod fails or is gone, an image cannot be pulled, a health command does
-    not succeed in time, or the Pod is not ready within `start_within` seconds.
+    not succeed within its patience, or the Pod is not ready within `start_within` seconds.
     """
     clock, settings = world.timing.clock, world.settings
     began = told = clock()

@@ -25,8 +25,8 @@ class Live:
     """State of the cluster.
 
     `manifests` has the objects of all kinds that the checks read. `listed` are the namespaces whose runner Pods were
-    listed. `runner_pods` has their sets of labels, each with its namespace. Runner Pods of one namespace with equal
-    labels are there once.
+    listed. `runner_pods` has their sets of labels, each with its namespace. If several runner Pods of a namespace have
+    equal labels, `runner_pods` has one entry for them.
     """
 
     manifests: Manifests
@@ -65,8 +65,8 @@ class Verdict:
     """Result of the checks. If `refusals` is empty, the checks found no danger.
 
     `notes` name the parts that were not checked, and the pools whose Pods an admission policy will refuse. `namespaces`
-    are the namespaces of runner Pods that were checked. A namespace that the deploy leaves is one of them, unless it
-    contains neither pools nor runner Pods.
+    are the namespaces of runner Pods that were checked. They include each namespace that the deploy leaves, if the
+    namespace contains pools or might contain runner Pods.
     """
 
     refusals: tuple[Refusal, ...]
@@ -121,9 +121,9 @@ def judge(deploy: Deploy) -> Verdict:
 def _of_release(live: Manifests, *given: Manifests) -> Manifests:
     """Return the live objects of the release in `given`.
 
-    A label or Helm's annotation of an object names its release. An object that is also in `given` belongs to the
-    release without such a name. A release of the same name in another namespace is another release: Helm's annotation
-    has the namespace of the release, in which `given` then has no object.
+    A live object that is also in `given` belongs to the release. Any other object belongs to the release if its label
+    or Helm's annotation names the release. Another namespace can have a release of the same name. The objects of that
+    release are left out, because Helm's annotation names a namespace in which `given` has no object.
     """
     keys = {key for each in given for key in each.objects}
     names = {name for each in given for one in each.objects.values() if (name := _release(one)) is not None}
@@ -139,8 +139,8 @@ def _of_release(live: Manifests, *given: Manifests) -> Manifests:
 def _left(deploy: Deploy) -> tuple[Left, ...]:
     """Return the namespaces that a process of the release reads before the deploy, and no process reads after it.
 
-    OLD might be older than the cluster, so the live objects of the release count too. The result is empty if no process
-    in the new manifests names a namespace, because another release then has the processes.
+    The manifests in `old` might be older than the cluster, so the live objects of the release count too. The result is
+    empty if no process in the new manifests names a namespace. In that case, the processes belong to another release.
     """
     live, new = deploy.live, deploy.new
     before = () if deploy.old is None else (deploy.old,)

@@ -308,7 +308,7 @@ def _containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def _serving_containers(template: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Yield the containers that can serve while a Pod runs. Init containers end before that, except for sidecars."""
+    """Yield the containers that can serve while a Pod runs. Init containers that are not sidecars end earlier."""
     spec = template.get("spec") or {}
     sidecars = [each for each in spec.get("initContainers") or [] if _within(each, "restartPolicy") == "Always"]
     yield from (each for each in (*(spec.get("containers") or []), *sidecars) if isinstance(each, Mapping))

@@ -24,7 +24,7 @@ from ostler.errors import ConfigurationError, NotInstalled, RateLimited, Retryab
 from ostler.secrets import Secret
 
 # The lifetime follows "Generating a JSON Web Token (JWT) for a GitHub App". The JWT is dated 60 s back, because clocks
-# differ. It is valid for at most ten minutes.
+# differ. GitHub accepts a lifetime of at most ten minutes, so the JWT expires nine minutes from now.
 BACKDATED = timedelta(seconds=60)
 LIFETIME = timedelta(minutes=9)
 RENEW_AHEAD = timedelta(minutes=5)

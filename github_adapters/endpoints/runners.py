@@ -154,9 +154,9 @@ class Runners:
     ) -> None:
         """Deregister a runner. A runner that does not exist counts as deregistered.
 
-        Raises `Busy` if the runner executes a job. After a 404, this method reads one page of the scope's runners,
-        and raises the error of this call if the call fails. Under the old name of a renamed owner, for
-        example, a 404 does not prove that the runner is gone. The second call fails under this name.
+        Raises `Busy` if the runner executes a job. After a 404, this method also lists one page of the scope's runners,
+        and raises the error of the list if the list fails. Without this check, a runner of a renamed owner would count
+        as gone, because GitHub answers 404 to both calls under the old name.
         """
         deadline = deadline_of(deadline_seconds, policy)
 
