@@ -1,6 +1,6 @@
 """Initial state of a lab: the RunnerPool kind, a namespace and pools in the cluster, and accounts at the lab's GitHub.
 
-`ostler-lab setup` creates them once and ends. A pool that exists is not changed.
+`ostler-lab setup` creates these objects once and ends. A pool that exists is not changed.
 """
 
 from __future__ import annotations

@@ -61,8 +61,10 @@ It exists only if `audit` was set.
 """
 
 _CONTROLLERS_OF_REAL_NODES = ("deployment-controller", "replicaset-controller", "endpointslice-controller")
-"""Further controllers for clusters with real nodes. In other clusters a test writes their objects, and they would
-overwrite these."""
+"""Further controllers for clusters with real nodes.
+
+In other clusters, tests write the objects that these controllers manage. The controllers would overwrite these objects.
+"""
 
 _AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
@@ -225,7 +227,7 @@ def _start_all(
         folder / "etcd.log",
     )
     running.append(etcd)
-    # The log is checked, not the port: if another etcd took the port first, that one would answer.
+    # The log is checked, not the port: if another etcd took the port first, the other etcd would answer.
     _wait_for(
         lambda: b"ready to serve client requests" in (folder / "etcd.log").read_bytes(), process=etcd, name="etcd"
     )
@@ -307,7 +309,7 @@ def _controller_manager(
 def _answers(url: str, ca_file: Path, token: str) -> bool:
     """Return whether a GET is answered with status 200 by our own server.
 
-    The certificate proves that the answer comes from it.
+    The certificate proves that the answer comes from our own server.
     """
     if not ca_file.exists():
         return False

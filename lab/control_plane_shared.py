@@ -42,7 +42,7 @@ def shared(folder: Path, *, say: Say = quiet) -> Iterator[ClusterAccess]:
 
 
 def _access(folder: Path) -> ClusterAccess | None:
-    """Return the access data that a running owner wrote, or None if no owner runs or it is not ready."""
+    """Return the access data that a running owner wrote. Return None if no owner runs, or if the owner is not ready."""
     with (folder / "owner.lock").open("w") as owner:
         try:
             fcntl.flock(owner, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,9 +1,9 @@
 """Helm, for the tests of the chart: renders the chart, and installs it on the lab's control plane.
 
-Built once per machine.
+Helm is built once per machine.
 
-`lab/helm/go.mod` pins it. The build takes about two minutes. Each call uses a temporary folder as Helm's home, so Helm
-reads and writes nothing in the user's home.
+`lab/helm/go.mod` pins its version. The build takes about two minutes. Each call uses a temporary folder as Helm's home,
+so Helm reads and writes nothing in the user's home.
 """
 
 from __future__ import annotations

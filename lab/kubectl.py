@@ -1,6 +1,6 @@
 """kubectl, for the test of the docs' commands and for the shell beside a demo on a real node.
 
-It is built once per machine.
+kubectl is built once per machine.
 
 `lab/kubectl/go.mod` pins it to the version of the lab's API server. The build takes about a minute if the control plane
 was built before, because the two share most packages. kubectl has a module of its own, because the hash of the control

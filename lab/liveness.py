@@ -10,7 +10,7 @@ from lab.system import System
 IN_MEMORY = ("github", "kubernetes", "kubelet")
 """Name prefixes of the programs that cannot be restarted.
 
-They keep the lab's state in memory, or are a proxy in front of a program that does.
+Each of these programs keeps state of the lab in memory, or is a proxy in front of such a program.
 """
 
 
@@ -24,7 +24,7 @@ def ended(system: System) -> Mapping[str, int]:
 
 
 def lost(system: System) -> str | None:
-    """Name the first ended program that cannot be restarted, because the lab's state was in it, or return None."""
+    """Return the name of the first ended program that cannot be restarted. Return None if all of them run."""
     for name, child in system.children.items():
         if name.partition("-")[0] in IN_MEMORY and child.status is not None:
             return f"the lab's {name}"

@@ -82,7 +82,7 @@ class ApiServer:
         )
 
     async def _connect(self, websocket: WebSocket) -> None:
-        """Serve a request for a WebSocket. Only exec has one."""
+        """Serve a request for a WebSocket. Only exec requests use a WebSocket."""
         try:
             user = self._user(websocket)
             target = _target(websocket.url.path)

@@ -21,7 +21,10 @@ _CLOSED = {aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType
 
 
 def refuse(objects: Objects, query: QueryParams, *, namespace: str, name: str) -> Refused:
-    """Return the error for an exec request that is no upgrade. Raises `Refused` if the request is wrong otherwise."""
+    """Return the error for an exec request that asks for no WebSocket.
+
+    Raises `Refused` if the request has another error.
+    """
     _address(objects, namespace, name, query)
     return bad_request("Upgrade request required")
 
@@ -33,7 +36,7 @@ async def forward(client: WebSocket, objects: Objects, *, namespace: str, name: 
     async with aiohttp.ClientSession() as session:
         try:
             async with asyncio.timeout(_DIAL_SECONDS):
-                # As the real server without --kubelet-certificate-authority, it trusts any certificate.
+                # Like the real server without --kubelet-certificate-authority, this server trusts any certificate.
                 kubelet = await session.ws_connect(address, protocols=versions, ssl=False, max_msg_size=0)
         except aiohttp.WSServerHandshakeError as error:
             raise _refusal(error.status, f"unable to upgrade connection: {error.message}") from None

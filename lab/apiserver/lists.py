@@ -17,7 +17,7 @@ from lab.apiserver.store import Event, Store, Stored
 _LONGEST_WATCH = 3600
 _BOOKMARK_EVERY = 60
 _LAST_BOOKMARK = 2
-"""Seconds before the end of a watch at which it sends its last bookmark."""
+"""Seconds before the end of a watch at which the server sends the last bookmark of the watch."""
 
 
 def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str], *, partial: bool) -> bytes:
@@ -95,7 +95,7 @@ async def watch(
 def check_watch(kind: Kind, query: Mapping[str, str]) -> None:
     """Raise `Refused` if the query of a watch cannot be parsed.
 
-    This happens before the watch begins, because its status cannot be changed afterwards.
+    The query is checked before the watch begins, because the HTTP status of the answer cannot be changed afterwards.
     """
     _chosen(kind, query)
     _number(query.get("timeoutSeconds") or "0")

@@ -126,7 +126,7 @@ class Objects:
         return stored
 
     def _mark(self, stored: Stored, *, grace: int | None, finalizer: str | None) -> Stored:
-        """Store the deletion timestamp in an object, unless it can be removed immediately."""
+        """Store the deletion timestamp in an object, unless the object can be removed immediately."""
         content = stored.copy()
         metadata = content["metadata"]
         if finalizer is not None and finalizer not in metadata.get("finalizers", ()):
@@ -173,7 +173,7 @@ class Objects:
         return last
 
     def _settle(self, owner: Stored) -> None:
-        """Do the work of the garbage collector's finalizers on an owner, and remove the finalizers when it is done.
+        """Do the work of the garbage collector's finalizers on an owner, and remove the finalizers after this work.
 
         `orphan` removes the owner from the references of its dependents. `foregroundDeletion` deletes the dependents
         first.

@@ -2,7 +2,7 @@
 
 It supports the features that the RunnerPool's definition uses: types, required, bounds, enums, patterns, int-or-string
 and unknown fields. CEL rules (`x-kubernetes-validations`) and formats are not checked. Only the real control plane
-checks those.
+checks CEL rules and formats.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ostler.errors import Gone
 AT_ONCE = 2.0
 """A vanishing Pod is deleted without a grace period if its strike lasts for fewer seconds than this.
 
-Three of five such strikes do.
+Three of five strikes that let a Pod vanish last for a shorter time.
 """
 
 KILLS = {Blow.KILL_WORKER: "worker", Blow.KILL_WEB: "web", Blow.KILL_BEAT: "beat", Blow.KILL_WATCH: "watch"}
@@ -34,7 +34,7 @@ FREEZE_TRIES = 20
 
 POSTGRES_BACK_WITHIN = 20.0
 WEB_BACK_WITHIN = 20.0
-"""Seconds after its start within which web becomes ready. `POSTGRES_BACK_WITHIN` is the same for Postgres and web."""
+"""Seconds after its start within which web becomes ready. `POSTGRES_BACK_WITHIN` counts from a crash of Postgres."""
 
 WEBHOOKS = "web-0"
 """The process that receives the webhooks of the lab's GitHub."""
@@ -188,7 +188,7 @@ class Breaker:
     def _freeze(self, strike: Strike) -> None:
         """Freeze a web or worker process that is inside a transaction now.
 
-        If there is none, the next call tries again.
+        If no process is inside a transaction, the next call tries again.
         """
         self._tries += 1
         frozen = {freeze.process for freeze in self.freezes if freeze.ended is None}
@@ -269,6 +269,9 @@ def start_containerd(node: Node) -> None:
 
 
 def start_kubelet(node: Node) -> None:
-    """Start the kubelet of a node, and before it the containerd if that does not run: a kubelet ends without it."""
+    """Start the kubelet of a node.
+
+    If the containerd of the node does not run, start the containerd first. A kubelet ends without containerd.
+    """
     start_containerd(node)
     node.start_kubelet()

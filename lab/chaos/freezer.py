@@ -143,8 +143,8 @@ def _settled(db: Connection, name: str) -> list[str]:
             {"names": [name]},
         ).all()
         idle = [row.xid for row in rows if row.state == "idle in transaction"]
-        # The process might have sent a commit before the stop. A transaction that is open twice, a moment apart, stays
-        # open.
+        # The process might have sent a commit before the stop. A transaction that is open in two reads, a moment apart,
+        # stays open.
         if len(idle) == len(rows) or time.monotonic() > end:
             time.sleep(SETTLES_WITHIN / 10)
             still = db.execute(

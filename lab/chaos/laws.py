@@ -21,7 +21,8 @@ CHECKS_APART = 60.0
 MARGIN = 15.0
 """Tolerance in seconds that is subtracted from `CHECKS_APART`.
 
-A list might leave out a runner that exists, so the first check might miss a runner shortly before it is deleted.
+A list might leave out a runner that exists. The first check might therefore find a runner absent up to `MARGIN` seconds
+before GitHub deletes the runner.
 """
 
 REFUSED = 503
@@ -141,10 +142,10 @@ def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -
 
 
 def of_an_unstamp(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
-    """Judge the observed loss of a Pod's stamp. The loss re-routes the Pod. It breaks law L3 after a delivery.
+    """Judge the observed loss of a Pod's stamp. The loss re-routes the Pod. After a delivery, the loss breaks law L3.
 
-    The removal of a stamp that began before a delivery might be observed after it. In that case the claim has
-    `removing`.
+    If the removal of the stamp began before the delivery, the loss might be observed after the delivery. In that case
+    the claim has `removing`, and no law is broken.
     """
     for claim in claims:
         if claim.delivered_at is not None and claim.delivered_at <= seen_at and not claim.removing:

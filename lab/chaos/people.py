@@ -1,4 +1,4 @@
-"""Changes that people and autoscalers make to pools and nodes while jobs run. None of them may affect a job."""
+"""Changes that people and autoscalers make to pools and nodes while jobs run. No such change may affect a job."""
 
 from __future__ import annotations
 

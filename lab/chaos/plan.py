@@ -58,14 +58,14 @@ class Blow(StrEnum):
 
 
 FOR_POOLS = (Blow.POOL_SCALED, Blow.POOL_ROLLED, Blow.POOL_PAUSED, Blow.POOL_DELETED, Blow.NODE_CORDONED)
-"""Changes to pools and nodes, as people and autoscalers make them. Each of them comes once before any comes twice."""
+"""Changes to pools and nodes, as people and autoscalers make them. Each occurs once before any change occurs twice."""
 
 ON_REAL_NODES = (Blow.KUBELET_KILLED, Blow.CONTAINERD_KILLED)
 """Blows against real nodes, in turn."""
 
 _OTHERS = {Blow.POD_VANISHES, Blow.JOB_CANCELLED, Blow.FREEZE, *FOR_POOLS, *ON_REAL_NODES}
 AGAINST_US = tuple(blow for blow in Blow if blow not in _OTHERS)
-"""Blows against processes, stores and upstreams. Each of them comes once before any comes twice."""
+"""Blows against processes, stores and upstreams. Each blow occurs once before any blow occurs twice."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ from rules.sweeps.reaping import SUCCESSES, allowance
 Say = Callable[[str], None]
 
 WAVE = 40
-"""Twice the number of open jobs below which the run sends further jobs. It is also twice the number of Pods."""
+"""The run sends further jobs while fewer than half of `WAVE` jobs are open. `WAVE` is twice the number of Pods."""
 
 LULL = 200
 """Number of jobs after which the run waits until all of them are over, so that sweeps also see an idle fleet."""
@@ -81,8 +81,8 @@ class Scene:
     """Parameters of a run besides its plan.
 
     `until` lists laws. The run ends as soon as each of them was seen to be violated. Runs whose `worker_program`
-    contains a planted bug use this. `settings` are environment variables of Ostler's processes. They replace the scaled
-    ones.
+    contains a planted bug set `until`. `settings` are environment variables of Ostler's processes. They replace the
+    variables of the same name in `lab.chaos.waits.scaled`.
     """
 
     cluster: str = "real"
@@ -442,7 +442,7 @@ class _Run:
             **rows,
             github=github,
             kubelet=kubelet,
-            remapped={claim.id for claim in rows["claims"]},  # a row does not say when it got its job
+            remapped={claim.id for claim in rows["claims"]},  # all: a row does not say when its claim got its job
             deleted=frozenset(self._breaker.vanished),
         )
         return [each for each in broken(history) if not each.startswith("L4")]

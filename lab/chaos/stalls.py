@@ -97,14 +97,15 @@ class Path:
 
     @property
     def over(self) -> bool:
-        """Whether fewer than 99 of 100 were served in time."""
+        """Whether fewer than 99 of 100 stalls were served within `bound` seconds."""
         return self.p99 >= self.bound
 
 
 def circumstance(each: Stalled, *, beat_kills: Iterable[float], freezes: Iterable[Freeze]) -> Circumstance:
     """Return the circumstance that made a stall longer.
 
-    If there are several, return the first of a freeze, a killed beat, a busy runner and a repeated release.
+    If several circumstances apply, return the first in this order: a freeze, a killed beat, a busy runner, a repeated
+    release.
     """
     for freeze in freezes:
         concerns = each.job_id in freeze.jobs or freeze.of_a_sweep or freeze.process.startswith("web-")

@@ -48,10 +48,10 @@ WAITS = (
     "slow_sweep_every",
     "catch_up_every",
 )
-"""Timings that are such waits, in seconds. The setting `start_timeout` is one too."""
+"""Timings that are waits for an expected event. The setting `start_timeout` is such a wait too."""
 
 BUDGET = {"OSTLER_DEFAULT_BUDGET_COUNT": "8"}
-"""A budget that is small enough to take effect: three accounts may use 24 Pods, and there are 20."""
+"""A budget that is small enough to take effect. Three accounts may use 8 Pods each, and the pools have 20 Pods."""
 
 
 REAL_STARTS = {**timings(unused_after=20), "OSTLER_START_TIMEOUT": "60"}

@@ -40,7 +40,7 @@ from lab.verdict import jobs_in_progress, judge
 from ostler.errors import ConfigurationError
 
 WAVE = 40
-"""Twice the number of open jobs below which the demo sends further jobs, so that queues form and drain."""
+"""The demo sends further jobs while fewer than half of `WAVE` jobs are open, so that queues form and drain."""
 
 WORKERS = 2
 """Number of worker processes. With two, one worker continues when the other is killed."""

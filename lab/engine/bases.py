@@ -2,7 +2,7 @@
 
 They are made of Debian's packages. The stand-in for Python has Debian's Python, and in `/usr/local` a virtual
 environment with pip, because the build runs `python -m pip`. If the caller's environment names a bundle of certificate
-authorities, programs in this image trust it too: a build needs it where a proxy terminates TLS.
+authorities, programs in this image trust this bundle too. A build needs the bundle if a proxy terminates TLS.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 By default the profile `lab` is active. With `--cluster=node` it is not active. Then the check fills in a copy of
 `.env.example`, uses a cluster with a real node, and starts Ostler as `compose/README.md` says.
 
-The file is used as it is, and its images are built as it says, over stand-ins for the base images. The check passes if
-every job completed exactly once, and every container ended with 0 or runs and passes its health check. With
+The compose file is used unchanged. Its images are built as the file says, over stand-ins for the base images. The check
+passes if every job completed exactly once, and every container ended with 0 or runs and passes its health check. With
 `--cluster=node`, Compose must also refuse an untouched `.env.example` with one line that has a remedy. The engine runs
 in namespaces of its own and leaves nothing behind, also after a SIGKILL.
 """
@@ -50,7 +50,7 @@ _HEALTHY_WITHIN = 300.0
 """Seconds after the last job within which each service must have passed its health check."""
 _LOOKED_EVERY = 2.0
 _SAID_EVERY = 10.0  # seconds between two progress lines
-_KILLED = 128  # a larger exit status is this number and a signal
+_KILLED = 128  # a larger exit status is this number plus the number of a signal
 _SHOWN = 40  # lines of the log of each service that failed
 
 _COMPOSE = GoPrograms(
@@ -179,7 +179,7 @@ def _project(compose: Path, *, folder: Path, jobs: int, say: Say) -> Project:
 
 
 def _wait_for_jobs(project: Project, say: Say) -> list[str]:
-    """Wait until the service that sends the jobs has ended. Return what is wrong, if it did not end in time."""
+    """Wait until the service that sends the jobs has ended. Return a problem if it runs too long."""
     end, said_at, said = time.monotonic() + _JOBS_WITHIN, 0.0, ""
     while time.monotonic() < end:
         over = any(each.service == _TRAFFIC and each.state == "exited" for each in project.containers())

@@ -34,7 +34,7 @@ _LOADS_WITHIN = 900.0
 
 
 def check_packages() -> None:
-    """Raise `StartError` with the command that installs the Debian packages that are missing, if any are."""
+    """If Debian packages are missing, raise `StartError` with the command that installs these packages."""
     missing = {package for program, package in _NEEDED.items() if shutil.which(program) is None}
     if missing:
         raise StartError(

@@ -53,8 +53,9 @@ def world(folder: Path, say: Say) -> Iterator[tuple[System, Mapping[str, str]]]:
 def fill_in(file: Path, settings: Mapping[str, str], values: Mapping[str, str]) -> None:
     """Copy `.env.example` to `file` and give its variables their values.
 
-    The App's secrets are written as `ostler setup github --env-file` writes them, from `settings`, which are those of
-    an installation of Ostler. Raises `StartError` if one of the other `values` is not in the example.
+    `settings` are the settings of an installation of Ostler. The App's secrets are taken from `settings`, and are
+    written in the same way as `ostler setup github --env-file` writes them. `values` are the values of the other
+    variables. Raises `StartError` if the example does not contain one of these variables.
     """
     file.touch(mode=0o600)
     file.write_text(EXAMPLE.read_text())

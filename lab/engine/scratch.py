@@ -21,7 +21,7 @@ from pathlib import Path
 from lab.node.cgroups import is_used, remove_killed, start_time
 
 PREFIX = "ostler-engine-"
-_ATTEMPTS = 100  # processes of the namespaces can end some moments after the one that held the pipe
+_ATTEMPTS = 100  # some processes of the namespaces end a moment after the process that held the pipe
 _PAUSE = 0.2  # seconds between two attempts
 
 

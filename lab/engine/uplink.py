@@ -49,7 +49,7 @@ class Uplink:
 
 
 def choose(taken: Iterable[IPv4Network]) -> Uplink:
-    """Return networks that overlap none of the `taken` ones. Raises `StartError` if too few are free."""
+    """Return networks that overlap no network in `taken`. Raises `StartError` if too few are free."""
     used = list(taken)
     free = [each for each in _CANDIDATES if not any(each.overlaps(other) for other in used)]
     if len(free) < len(Uplink.__slots__):

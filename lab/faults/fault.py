@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 
 OF_STREAMS = frozenset({Kind.CUT, Kind.CLOSE, Kind.FREEZE})
-"""Kinds for WebSockets. If another request meets one, it is reset, truncated or not answered."""
+"""Kinds for WebSockets. Another request that meets a fault of these kinds is reset, truncated or not answered."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ CONNECT_SECONDS = 5
 _TURNS_OF_AN_ACCEPT = 3
 """Turns of the event loop from the moment when asyncio accepts a connection to the call of `Gateway._accept`."""
 
-LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk; half of a longer answer contains some of the chunk
+LONGEST_CHUNK_SIZE = 16  # bytes of the line before a chunk; half of a longer answer also has bytes of the chunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,9 @@ class Gateway:
     async def close(self) -> None:
         """Stop listening and end every connection."""
         if self._server is not None:
-            # asyncio accepts a connection some turns of the loop before `_accept` gets it, and forgets a connection
-            # whose server was closed meanwhile.
+            # asyncio accepts a connection some turns of the loop before `_accept` gets it, and forgets the connection
+            # if the server is closed in between. The server therefore first stops accepting, and is closed some turns
+            # later.
             for listener in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listener.fileno())
             for _ in range(_TURNS_OF_AN_ACCEPT):

@@ -122,7 +122,7 @@ class Control:
     async def set_refusals(self, request: Request) -> Response:
         """Replace the refusals of an account's mints by a list of `lab.github.refusals.Refusal`.
 
-        An empty list ends them.
+        An empty list ends the refusals.
         """
         account = self._world.accounts.get(request.path_params["login"].lower())
         if account is None:

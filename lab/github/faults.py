@@ -1,8 +1,8 @@
 """Faults of this GitHub's API: wrong statuses and lost replies, for matching calls, a limited number of times.
 
-A fault acts either before a request, which is then not applied, or after it, when the request is applied and its answer
-is lost. Faults do not affect the lab's control routes. Every call of the API is counted on arrival, with or without a
-fault.
+A fault acts either before or after a request. In the first case, the request is not applied. In the second case, the
+request is applied, and its answer is lost. Faults do not affect the lab's control routes. Every call of the API is
+counted on arrival, with or without a fault.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def _discard(message: Message) -> None:
 async def _abort(scope: Scope, receive: Receive) -> None:
     transport: asyncio.Transport = scope["state"]["transport"]
     transport.abort()
-    # If this returned before Uvicorn noticed the closed connection, Uvicorn would answer 500.
+    # If this function returned before Uvicorn noticed the closed connection, Uvicorn would answer 500.
     while (await receive())["type"] != "http.disconnect":
         continue
 

@@ -242,7 +242,7 @@ class Rest:
     async def get_deprecation(self, request: Request, caller: Caller) -> Response:
         """Show the time until which runners of a version may register and run.
 
-        A test sets that time; a version without one is not found.
+        A test sets this time. For a version without this time, the answer is 404.
         """
         version = request.path_params["version"]
         ends = self._world.runner_ends.get(version)

@@ -474,9 +474,10 @@ class World:
                 self._pair_soon()
 
     def _owed_instead_of(self, job: Job, pairs: list[tuple[int, int]]) -> Job | None:
-        """Return the job that is to run twice if it should get this job's runner, else None.
+        """Return the job that must run twice, if that job must get this job's runner. Otherwise return None.
 
-        It should not if `pairs` already contains the job that is to run twice.
+        The result is None if `pairs` already contains the job that must run twice, or if the two jobs need different
+        runners.
         """
         owed = self._owed
         if owed is None or need_of(job) != need_of(owed) or any(job_id == owed.id for job_id, _ in pairs):

@@ -48,7 +48,8 @@ def decide(
 ) -> Work | End | PollAgain:
     """Return the action after an answer.
 
-    `status` is the HTTP status, or 0 if there was no answer. `failures` is the number of failures in a row before it.
+    `status` is the HTTP status, or 0 if there was no answer. `failures` is the number of consecutive failures before
+    this answer.
     """
     delay = _seconds(retry_after)
     if status == HTTPStatus.OK and isinstance(body, dict) and body.get("jit_config"):

@@ -2,8 +2,8 @@
 
 The process gets a mount namespace of its own, and the folder becomes its root. If the caller is root, nothing else is
 needed. For another user, the process also gets a user namespace, in which it is root, so the kernel must permit
-unprivileged user namespaces. The processes and the network are those of the machine. Standard library only, and it is
-run as a file.
+unprivileged user namespaces. The processes and the network are those of the machine. This module uses only the standard
+library, and is run as a file.
 
 `JSON` has `root`, `mounts` (a folder of the machine by path in the container), `directory`, `environment`, and `told`:
 the file descriptor that gets the reason if the command does not start.
@@ -43,7 +43,7 @@ def main() -> None:
     os.set_inheritable(told, False)  # noqa: FBT003  it closes when the command starts
     try:
         _unshare()
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a new user namespace has reset it
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a new user namespace has reset this signal
         _mount("none", Path("/"), _MS_REC | _MS_PRIVATE)
         for name in (*SYSTEM, *KERNEL):
             _show(name, root, is_root=is_root)
@@ -70,7 +70,7 @@ def _unshare() -> None:
 
 
 def _show(name: str, root: Path, *, is_root: bool) -> None:
-    """Let the container see a folder of the machine. All but the kernel's are read-only for root."""
+    """Let the container see a folder of the machine. For root, all folders except `KERNEL` are read-only."""
     source, target = Path("/", name), root / name
     if source.is_symlink():
         with contextlib.suppress(FileExistsError):

@@ -35,7 +35,7 @@ MOUNT_SECONDS = 1.0
 LOST = 255
 """Exit code that containerd reports for a container that ended while containerd did not run."""
 UNKNOWN = "Unknown"
-"""Reason that containerd reports for such a container."""
+"""Reason that containerd reports for a container with the exit code `LOST`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ def start_time(pid: int) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a control group and those below it. One that still has processes stays for the next run."""
+    """Remove a control group and those below it. A group that still has processes stays for the next run."""
     for path, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):
             Path(path).rmdir()

@@ -142,7 +142,7 @@ def _prepare_mounts(starter_network: Path) -> None:
         _call("mount", b"tmpfs", where, b"tmpfs", 0, None)
     STARTER_NETWORK.touch()
     _call("mount", bytes(starter_network), bytes(STARTER_NETWORK), None, _MS_BIND, None)
-    _call("mount", b"proc", b"/proc", b"proc", 0, None)  # last: the path of the starter's namespace is in the old one
+    _call("mount", b"proc", b"/proc", b"proc", 0, None)  # last: `starter_network` is a path in the old /proc
     Path("/run/lock").mkdir(exist_ok=True)
 
 

@@ -180,7 +180,7 @@ class Node:
     def restart_kubelet(self, *, evicts_below: str = _EVICTS_BELOW) -> None:
         """Restart the kubelet, which evicts Pods while less than `evicts_below` of its disk is free ("1%").
 
-        If the share is larger than the free share, the node gets DiskPressure. Raises `StartError`.
+        If less than `evicts_below` is free now, the node gets DiskPressure. Raises `StartError`.
         """
         self.kill_kubelet()
         self._write_kubelet_configuration(evicts_below)
@@ -188,7 +188,7 @@ class Node:
         self.kubelet.start()
 
     def running(self) -> bool:
-        """Return True if containerd and the kubelet run. One that was killed on purpose counts as running."""
+        """Return True if containerd and the kubelet run. A program that was killed on purpose counts as running."""
         return all(child.running() or child in self._killed for child in (self.containerd, self.kubelet))
 
     def _shims(self) -> set[int]:

@@ -44,7 +44,7 @@ def build(say: Say = quiet) -> NodePrograms:
 
 
 def check_packages() -> None:
-    """Raise `StartError` with the command that installs the Debian packages that are missing, if any are."""
+    """If Debian packages are missing, raise `StartError` with the command that installs these packages."""
     missing = missing_packages()
     if missing:
         raise StartError(f"a real node needs Debian packages that are missing: apt-get install {' '.join(missing)}")

@@ -24,7 +24,7 @@ PYTHON = "3.11"
 """Python of the Debian suite that the images are made of."""
 
 FULL_PYTHON = "3.11.2"
-"""That version with its patch level. The locked packages depend on it: redis needs one more package before 3.11.3."""
+"""`PYTHON` with its patch level. The locked packages depend on it: redis needs one more package before 3.11.3."""
 
 SOURCES = (
     "pyproject.toml",

@@ -1,7 +1,8 @@
 """Container jobs of the lab's runner: the four hook commands, in the order and with the input of actions/runner.
 
 `ACTIONS_RUNNER_CONTAINER_HOOKS` names the hook program. It gets one JSON object on its input, writes its answer to the
-`responseFile` of the input, and prints the log of the job. Standard library only, as `runner.py`.
+`responseFile` of the input, and prints the log of the job. This module uses only the standard library, like
+`runner.py`.
 """
 
 import json

@@ -196,7 +196,7 @@ def _permits(
         elif direction is Direction.INGRESS:
             for number in _numbers(pod, name, protocol):
                 yield from (Permit(pod.uid, direction, end, protocol, (number, number)) for end in ends)
-        else:  # the name belongs to the receiver, so each receiver may have another number
+        else:  # the receiver defines the name, so each receiver might have another number
             for receiver in selected if peers else pods:
                 for number in _numbers(receiver, name, protocol):
                     yield Permit(pod.uid, direction, receiver.uid, protocol, (number, number))

@@ -74,7 +74,7 @@ class PolicyEnforcer:
         """
         deadline = time.monotonic() + within
         with self._changed:
-            wanted = self._passes + 2  # the pass that is under way may have listed before this call
+            wanted = self._passes + 2  # the pass that is under way might have listed before this call
             while self._passes < wanted:
                 left = deadline - time.monotonic()
                 if self.failure is not None or left <= 0:

@@ -32,9 +32,9 @@ class Mode(StrEnum):
     """Effect on established connections when a policy no longer allows them. Network plugins differ."""
 
     CUT = "cut"
-    """Their packets are dropped from then on."""
+    """From then on, packets of these connections are dropped."""
     KEEP = "keep"
-    """They stay allowed until one end closes them."""
+    """The connections stay allowed until one end closes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
