@@ -1,7 +1,7 @@
 """Start and stop the embedded API server, a child process with the same interface as the real control plane.
 
-`ostler-lab apiserver` runs the server in a container. It writes keys, a certificate and a kubeconfig for its clients,
-then replaces itself with the server.
+`ostler-lab apiserver` runs the server in a container. The command writes keys, a certificate and a kubeconfig for the
+clients, then replaces itself with the server.
 """
 
 from __future__ import annotations

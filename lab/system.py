@@ -99,7 +99,7 @@ class Options:
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Further variables by kind of process ("web", "worker"). They also apply to its commands."""
+    """Further variables by kind of process ("web", "worker"). `command` also uses the variables of its process."""
     lock_expiry: float = 5
     github_faults: FaultPlan | None = None
     kubernetes_faults: FaultPlan | None = None

@@ -30,7 +30,7 @@ DEFAULT_WAIT = 60.0
 LONGEST_WAIT = 24 * 3600.0
 
 EVERYTHING = ""
-"""Used instead of the name of a quota. It means all calls of the installation."""
+"""Value that stands for all calls of an installation where the name of a quota is expected."""
 
 LONGEST_NAME = 64
 _REDIRECTS = range(300, 400)

@@ -41,7 +41,7 @@ from ostler.upstreams import SUCCESS
 log = structlog.get_logger(__name__)
 
 APP = 0
-"""Used instead of the id of an installation. It means calls of the App itself."""
+"""Value that stands for the App itself where the id of an installation is expected."""
 
 UNKNOWN_EVERY = 1.0
 """Seconds between two calls of a class of an installation as long as no call of the class has succeeded."""

@@ -128,8 +128,9 @@ class ClaimSpan:
 def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -> Iterator[Broken]:
     """Judge the observed deletion of a Pod that was not terminal and that only Ostler can have deleted.
 
-    A retire claim must exist, which excludes every other claim (law L7). It proves that the deletion did not rely on
-    outdated claims (law L8) and that no Pod with a JIT was deleted (law L3).
+    A retire claim must exist (law L7). A Pod with a live retire claim has no other live claim. The retire claim
+    therefore also proves that the deletion did not rely on outdated claims (law L8), and that no Pod with a JIT was
+    deleted (law L3).
     """
     spans = [claim for claim in claims if claim.created_at <= seen_at]
     if not any(claim.purpose == "retire" for claim in spans):

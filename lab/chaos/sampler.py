@@ -1,7 +1,7 @@
 """Checks of the laws while a system runs: on the rows twice a second, and on the changes of Pods that a watch delivers.
 
-It reads Postgres and the API server directly, without the fault proxies, and changes nothing. If a read fails, for
-example because Postgres restarts, it reads again.
+The sampler reads Postgres and the API server directly, without the fault proxies, and changes nothing. If a read fails,
+for example because Postgres restarts, the sampler reads again.
 """
 
 from __future__ import annotations

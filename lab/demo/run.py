@@ -247,8 +247,8 @@ class _Run:
 def _settle(system: System) -> None:
     """Wait up to 60 seconds until the last webhooks and jobs have ended, so that the logs are complete.
 
-    A runner reports the end of its job to GitHub first and writes its log after that, so a job can be over at GitHub
-    while the kubelet's log still lacks its end.
+    A runner first reports the end of its job to GitHub, and then writes its log. A job can therefore be over at GitHub
+    while the kubelet's log still lacks the end of the job.
     """
     end = time.monotonic() + 60
     while time.monotonic() < end:

@@ -1,6 +1,6 @@
 """Screen of the running demo: jobs by account, Pods by pool, and the latest jobs with their time to a JIT.
 
-It reads Ostler's rows. The verdict at the end does not use them.
+The screen shows Ostler's rows. The verdict at the end does not use these rows.
 """
 
 from __future__ import annotations

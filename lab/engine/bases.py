@@ -1,6 +1,6 @@
 """Stand-ins for the base images of the compose file, under the names that the file uses. No image is pulled.
 
-They are made of Debian's packages. The stand-in for Python has Debian's Python, and in `/usr/local` a virtual
+The stand-ins are made of Debian's packages. The stand-in for Python has Debian's Python, and in `/usr/local` a virtual
 environment with pip, because the build runs `python -m pip`. If the caller's environment names a bundle of certificate
 authorities, programs in this image trust this bundle too. A build needs the bundle if a proxy terminates TLS.
 """

@@ -1,9 +1,9 @@
 """The reverse proxy: plain HTTP towards its clients, HTTP or HTTPS towards one upstream.
 
 It forwards messages byte by byte: connections stay alive, and the chunks of an answer are sent as they arrive, so that
-a watch works through it. It plays the faults of its plan. If the client closes its connection, the proxy closes the
-upstream's, and the other way round. After an upgrade (WebSocket) it forwards bytes in both directions. It does not
-support uploads that run in parallel with their answer, or HTTP/2.
+a watch works through the proxy. The proxy plays the faults of its plan. If the client closes its connection, the proxy
+closes the upstream's, and the other way round. After an upgrade (WebSocket) it forwards bytes in both directions. It
+does not support uploads that run in parallel with their answer, or HTTP/2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Apps created from manifests: the pages that a person clicks through, and the exchange of the code.
 
-It follows the real GitHub: the manifest is checked when it is posted, and the code can be exchanged once within an
-hour. Only the answer to that exchange contains the secrets. The new App's webhook gets a ping.
+The flow is that of the real GitHub: the manifest is checked when it is posted, and the code can be exchanged once
+within an hour. Only the answer to that exchange contains the secrets. The new App's webhook gets a ping.
 """
 
 from __future__ import annotations

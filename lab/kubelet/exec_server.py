@@ -1,4 +1,5 @@
-"""Exec endpoint of the kubelet: HTTPS, at the address in the status of the Node. It starts commands in hook Pods.
+"""Exec endpoint of the kubelet: HTTPS, at the address in the status of the Node. The endpoint starts commands in hook
+Pods.
 
 It speaks versions 5 and 4 of the exec protocol over WebSocket. The embedded API server always forwards a WebSocket. The
 real API server does the same for a Node that declares the feature `ExtendWebSocketsToKubelet`, as this Node does. For

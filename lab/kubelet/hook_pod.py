@@ -1,7 +1,7 @@
 """One hook Pod: its init containers, its containers with their readiness, and the rooms for commands from outside.
 
-A container with a `command` runs it as a process. The entry point of an image is not known, so a container without a
-command runs until its Pod is deleted, unless the tag of its image asks for other behavior (`lab.kubelet.hook_view`).
+A container with a `command` runs it as a process. The entry point of an image is not known. A container without a
+command therefore runs until its Pod is deleted, or as the tag of its image asks (`lab.kubelet.hook_view`).
 """
 
 from __future__ import annotations

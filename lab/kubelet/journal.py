@@ -1,6 +1,6 @@
 """Journal of the kubelet: one JSON object per line, flushed at once. The verdict on a run is computed from it.
 
-It never contains a JIT config or a token.
+The journal never contains a JIT config or a token.
 """
 
 from __future__ import annotations

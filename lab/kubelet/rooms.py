@@ -104,7 +104,7 @@ class Room:
     async def end(self, *, grace: float) -> None:
         """Send SIGTERM to the commands, and SIGKILL after `grace` seconds to every process that is left in the room.
 
-        A command might have left processes behind when it ended. They are found by their root.
+        A command might have left processes behind when it ended. These processes are found by their root folder.
         """
         commands = [asyncio.ensure_future(each.wait()) for each in self._processes]
         for each in self._processes:

@@ -73,9 +73,9 @@ def pause_image(say: Say = quiet) -> Path:
 def runner_image(name: str, say: Say = quiet, *, programs: Sequence[Path] = ()) -> Path:
     """Return the archive of a stand-in for GitHub's stock image, under `name`. Raises `StartError`.
 
-    It has what GitHub's `actions-runner` image has and Ostler needs: a shell, curl, user 1001 with the home
-    `/home/runner`, and the lab's runner as `run.sh` there. It contains no file of Ostler. `programs` are files for
-    `/usr/local/bin`, whose paths identify their contents.
+    The image has the parts of GitHub's `actions-runner` image that Ostler needs: a shell, curl, user 1001 with the home
+    `/home/runner`, and the lab's runner as `run.sh` there. The image contains no file of Ostler. `programs` are files
+    for `/usr/local/bin`, whose paths identify their contents.
     """
     files = {
         "home/runner/run.sh": _REPOSITORY / "lab" / "kubelet" / "runner" / "run.sh",
@@ -167,9 +167,9 @@ def debian_root(
     """Return the tar file of a Debian root with these packages, made by mmdebstrap if it is not cached.
 
     `hooks` are commands for a shell that mmdebstrap runs before it installs the packages, with the folder of the root
-    as `$1`. It runs `last_hooks` in the same way after it has installed them. `OSTLER_LAB_DEBIAN_SOURCES` names an apt
-    sources file or a mirror. If it is empty, mmdebstrap uses this machine's own sources of that suite, or the public
-    mirror if this machine has no sources of that suite. Raises `StartError`.
+    as `$1`. After the installation, mmdebstrap runs `last_hooks` in the same way. `OSTLER_LAB_DEBIAN_SOURCES` names an
+    apt sources file or a mirror. If it is empty, mmdebstrap uses this machine's own sources of that suite, or the
+    public mirror if this machine has no sources of that suite. Raises `StartError`.
     """
     target = _root_path(packages, [*hooks, *(f"last: {hook}" for hook in last_hooks)])
     if target.exists():

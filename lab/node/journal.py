@@ -3,8 +3,8 @@
 The events are those of the lab's kubelet (`lab.kubelet.events`), so one verdict judges both kinds of node. Everything
 comes from outside Ostler: containerd writes the logs, and the API server lists the Pods.
 
-If the runner ends while containerd is not running, its last lines are lost. The event `end_not_seen` says so. It is
-written only if containerd's own log proves it (`lab.node.containerd_log`).
+If the runner ends while containerd is not running, the last lines of the runner are lost. The event `end_not_seen`
+records this loss, but only if containerd's own log proves the loss (`lab.node.containerd_log`).
 """
 
 from __future__ import annotations

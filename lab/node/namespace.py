@@ -49,7 +49,7 @@ _MS_PRIVATE = 1 << 18
 _ENTERED = "OSTLER_LAB_ISOLATED"
 _CGROUP = "OSTLER_LAB_CGROUP"
 _KUBELET_STATE = Path("/var/lib/kubelet")
-"""Folder in which every kubelet puts the socket of its device plugins. It does not depend on the root folder."""
+"""Folder in which every kubelet puts the socket of its device plugins, whatever its root folder is."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

@@ -127,7 +127,10 @@ class Node:
         say(f"{self.name}: the node is Ready ({time.monotonic() - began:.1f} s)")
 
     def start_containerd(self) -> None:
-        """Start containerd and wait until it answers. It finds the containers that still run. Raises `StartError`."""
+        """Start containerd and wait until it answers. containerd finds the containers that still run.
+
+        Raises `StartError`.
+        """
         self._killed.discard(self.containerd)
         self.containerd.start()
         self.containerd.wait_until(self._containerd_answers, timeout=60)

@@ -29,7 +29,7 @@ VARIABLES = {
 def product_image(name: str = PRODUCT, say: Say = quiet) -> Path:
     """Return the archive of the product's image over a stand-in base, under `name`. Raises `StartError`.
 
-    It has the user, paths, entry point and environment of the stage `ostler`. It contains neither the lab nor a
+    The image has the user, paths, entry point and environment of the stage `ostler`. It contains neither the lab nor a
     compiler.
     """
     layers = [packages_layer(say), product_layer(say)]

@@ -1,7 +1,8 @@
 """Layers of the product's image: a virtual environment with the locked packages, and this repository's own wheels.
 
-They have the contents that `compose/Dockerfile` gives them, but no container engine is needed. uv installs the wheels
-into a folder of this machine. The first lines of the scripts and the links to Python name the folder in the image.
+The layers have the contents that `compose/Dockerfile` gives them, but no container engine is needed. uv installs the
+wheels into a folder of this machine. The first lines of the scripts and the links to Python name the folder in the
+image.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Images of Postgres and Redis for tests, made of Debian's packages.
 
-They take the environment of the official images: POSTGRES_PASSWORD, POSTGRES_USER, POSTGRES_DB and PGDATA. Their data
-are deleted with the container.
+The images read these variables of the official images: POSTGRES_PASSWORD, POSTGRES_USER, POSTGRES_DB and PGDATA. The
+data are deleted with the container.
 """
 
 from __future__ import annotations

@@ -149,8 +149,8 @@ def read_queue_heads(
     An account without room in its budget is skipped unless the account has a spare. The query walks the index on
     dispatchable jobs account by account, so its cost depends neither on held jobs nor on the length of a queue.
 
-    After a change of the pool's labels or access rules, the next reconcile takes the queued jobs out of the pool, and
-    the sweep `rematch` routes them again. No job is returned until the reconcile has read all these jobs. If the
+    After a change of the pool's labels or access rules, the next reconcile takes the queued jobs out of the pool. The
+    sweep `rematch` then routes these jobs again. No job is returned until the reconcile has read all these jobs. If the
     reconcile skipped a locked job, this job is left out until a later reconcile has taken it out of the pool.
 
     - `spare_after`: a claim counts as a spare for this number of seconds.

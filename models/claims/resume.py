@@ -65,8 +65,8 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
     """Begin the un-stamp of minted claims whose Pod stopped polling, and return these claims.
 
     The stamp might have cut off the Pod from Ostler. After the commit, no JIT is delivered to the Pod until the
-    un-stamp is confirmed or cancelled. A Pod has stopped polling if its JIT was minted more than `unstamp_after`
-    seconds ago, and it has no offer or its last offer expired more than `unstamp_after` seconds ago.
+    un-stamp is confirmed or cancelled. Two conditions show that a Pod has stopped polling. Its JIT was minted more than
+    `unstamp_after` seconds ago. The Pod has no offer, or its last offer expired more than `unstamp_after` seconds ago.
 
     At most `UNSTAMPS` claims are returned. A claim that is leased, or that another session has locked, is left to the
     next run (law L14). No claim is returned while the rows are not trusted, for two reasons. A crash of Postgres

@@ -166,8 +166,8 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
             lift(db, row.pool_id, account_id=brake.account_id, now=now)
             pools.add(row.pool_id)
         elif alone := [job for job, failed in Counter(cleared.scalars()).items() if failed >= JOB_TRIES]:
-            # No job executed between the tries of this job, so the pool might have been the cause.
-            # A job that fails while other jobs execute stays set aside for the time `ASIDE`.
+            # No job executed between the tries of this job, so the pool might have been the cause. The job is tried
+            # again. A job that fails while other jobs execute stays set aside for the time `ASIDE`.
             lift(db, row.pool_id, jobs=alone, now=now)
     return sorted(pools)
 

@@ -106,8 +106,8 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     a newer generation. The advisory lock of the pool is taken before the row is written.
 
     After a change of the routing, the next reconcile of the pool takes all queued jobs out of the pool
-    (`tasks.routing.rerouting`), and the sweep `rematch` routes them again. Until the reconcile has read all these jobs,
-    the matcher matches no job of the pool.
+    (`tasks.routing.rerouting`). The sweep `rematch` then routes these jobs again. Until the reconcile has read all
+    these jobs, the matcher matches no job of the pool.
 
     While old and new workers run at once during a deployment, they might compute two hashes of one spec. The first hash
     is kept for `TEMPLATE_HOLDS`. Otherwise old and new workers would replace each other's starting Pods.
@@ -250,7 +250,7 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
     - The pool has jobs that must be moved to another pool.
     - The pool has Pods that are not known to be gone.
     - The pool still needs a last list of Pods. This list must begin at least `MADE_WITHIN` after the pool's object was
-      recorded as gone, because until then the response to the creation of a Pod might still be missing.
+      recorded as gone. An earlier list might miss a Pod whose creation was still in progress.
 
     `leaving` is True if the pool is draining or the pool's object is gone.
     """
