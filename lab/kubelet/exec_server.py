@@ -1,9 +1,9 @@
-"""Exec endpoint of the kubelet: HTTPS, at the address in the status of the Node. The endpoint starts commands in hook
-Pods.
+"""Exec endpoint of the kubelet, which starts commands in hook Pods.
 
-It speaks versions 5 and 4 of the exec protocol over WebSocket. The embedded API server always forwards a WebSocket. The
-real API server does the same for a Node that declares the feature `ExtendWebSocketsToKubelet`, as this Node does. For
-other Nodes, the real API server translates to SPDY, which this endpoint does not support.
+The endpoint uses HTTPS, and its address is in the status of the Node. It speaks versions 5 and 4 of the exec protocol
+over WebSocket. The embedded API server always forwards a WebSocket. The real API server does the same for a Node that
+declares the feature `ExtendWebSocketsToKubelet`, as this Node does. For other Nodes, the real API server translates to
+SPDY, which this endpoint does not support.
 
 There is no authentication. By default, the endpoint listens on the loopback interface.
 """

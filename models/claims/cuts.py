@@ -155,7 +155,7 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
     """Record that the pollers of these Pods have ended, and return the claims whose stamps are now put on again.
 
     After its poller has ended, a Pod can no longer be cut off by its stamp. Rows that another session has locked are
-    skipped. The next call for these Pods handles the skipped rows.
+    skipped. The next reconcile of the pool handles the skipped rows.
     """
     pod_facts.record_pollers_ended(db, uids, now=now)
     found = db.execute(
