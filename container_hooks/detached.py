@@ -76,7 +76,7 @@ while :; do
 done
 echo "$end" >&2
 """
-# After this script, a step that has not begun can never begin.
+# If the step has not begun, this script creates the folder `begun`, so that the step can never begin.
 _STOP = """\
 mkdir -p "$1" && mkdir "$1/begun" 2>/dev/null && exit 0
 tries=0

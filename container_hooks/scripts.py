@@ -20,7 +20,8 @@ STAGING = ".ostler-copy"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-# The listing has a line per file: number of links, inode and size. The caller compares it with the files that it sent.
+# The script prints one line per file: number of links, inode and size. The caller compares these lines with the files
+# that it sent.
 # Folders without write permission, such as Go's module cache, are made writable before they are removed.
 _UNPACK = """set -e
 gone() { rm -rf "$1" 2> /dev/null || { chmod -R u+rwx "$1" && rm -rf "$1"; }; }

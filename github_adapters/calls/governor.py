@@ -239,9 +239,10 @@ if quota ~= '' then
     table.insert(told, class .. '.resource'); table.insert(told, quota)
     local have = redis.call('HMGET', KEYS[1], quota .. ':remaining', quota .. ':reset')
     local old = tonumber(have[2] or '') or 0
-    -- A 304 costs no quota: what was taken for it beforehand goes back.
+    -- A 304 costs no quota, so the call that was counted before the request is given back.
     if unchanged and have[1] then have[1] = tostring(tonumber(have[1]) + 1) end
-    -- Answers come in any order: in one window the smallest number is the newest. An older window is ignored.
+    -- Answers arrive in any order. Of the answers of one window, the smallest number is the newest.
+    -- An answer of an older window is ignored.
     if reset >= old - 2 then
         if reset <= old + 2 then remaining = math.min(remaining, tonumber(have[1] or '') or remaining) end
         local window = {quota .. ':limit', limit, quota .. ':remaining', remaining, quota .. ':reset', reset}

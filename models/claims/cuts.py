@@ -109,7 +109,7 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
         now=now,
         guard="""
             AND state = 'delivered' AND delivered_at = :delivered_at
-            AND (stamp = 'removing'  -- begun before the poller ended; it continues, and the stamp returns after it
+            AND (stamp = 'removing'  -- an un-stamp that has begun continues; then the stamp is put on again
                  OR stamp = 'on' AND NOT EXISTS (
                      SELECT FROM runner_pods p WHERE p.id = claims.runner_pod_id AND p.poller_ended_at IS NOT NULL))
         """,

@@ -387,7 +387,7 @@ def insert_retire(
 ) -> int | None:
     """Insert the retire claim that must exist before Ostler deletes a Pod that is not terminal (law L7). Return its id.
 
-    Returns None if the Pod has a live claim, is not known to the cluster, or is gone. Also returns None while the rows
+    Returns None if the Pod has a live claim, has no recorded UID, or is gone. Also returns None while the rows
     are not trusted (`models.db.epochs`), because a busy Pod might look free in the rows of an earlier state.
 
     With `trusted` False, the insert is refused only while Postgres is known to be older than the cluster. The caller

@@ -88,7 +88,7 @@ class Place:
     settled: dict[str, str]
 
 
-# The newest job of a repository stands for all its jobs. The walk over the names needs one index lookup per name.
+# Only the newest job of each repository is read. The recursive walk over the names needs one index lookup per name.
 _SEEN = """
     WITH RECURSIVE names AS (
         (SELECT repository FROM jobs ORDER BY repository LIMIT 1)

@@ -70,7 +70,7 @@ class Finished:
     A Pod is selected for one of these reasons:
 
     - The job is completed, or the claim ended for another reason than a completed job.
-    - The runner executes a job that has no row.
+    - The runner executes a job that Ostler does not know.
     - The job has run longer than GitHub allows any job to run (`outlasts`). No webhook will report its end.
     - The Pod's node is gone (`on_gone_node`).
     - The Pod lingers: the job that the runner executed is completed and the claim has ended, but the Pod is not
@@ -131,7 +131,7 @@ _FINISHED = text(f"""
     CROSS JOIN LATERAL (SELECT coalesce(
         (j.state = 'completed' AND j.completed_at < :before)
         OR (c.ended_at < :before AND c.end_reason <> 'completed')
-        -- Its job is unknown, because GitHub sent no webhook for it. No other sweep checks its runner.
+        -- The job of the runner is unknown, because its webhook was lost. No other sweep checks this runner.
         OR (c.state = 'executing' AND j.id IS NULL AND c.changed_at < :before)
         -- The `completed` webhook was lost, and GitHub returns neither the job nor its run any more.
         OR (c.state = 'executing' AND j.state <> 'completed' AND t.since < :began_before), false) AS overdue) w
@@ -152,7 +152,7 @@ def finished(db: Connection, *, before: datetime, began_before: datetime, absent
     `Finished` lists the reasons. The parameters are times:
 
     - `before`: a Pod is overdue if before this time its job was completed, its claim ended without a completed job, or
-      its runner began to execute a job without a row.
+      its runner began to execute an unknown job.
     - `began_before`: a Pod is overdue if its claim has been executing the same job since before this time. GitHub
       allows no job to run for such a long time.
     - `absent_before`: a Pod lingers if the job that its runner executed was completed before this time.

@@ -38,10 +38,10 @@ class Quiet:
 _QUIET = """
     FROM runner_pods p JOIN pools ON pools.id = p.pool_id
     WHERE p.uid = ANY(:uids) AND p.gone_at IS NULL AND p.terminal_at IS NULL
-      -- The reconciler handles a Pod that never polled, because it knows the deadline of the Pod's pool.
+      -- A Pod that never polled is left to the reconciler, which counts it as a failed start.
       AND p.first_polled_at IS NOT NULL
       AND NOT EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now)
-      -- The stamp of a claim that has just ended might have cut the Pod's connection to Ostler.
+      -- The stamp of an ended claim might have cut the Pod's connection to Ostler. The Pod gets time to poll again.
       AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid
                       AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL
                            OR c.ended_at + make_interval(secs => pools.start_timeout) > :now))

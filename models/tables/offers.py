@@ -120,8 +120,8 @@ _OFFER = text("""
         )
         LEFT JOIN before ON before.pod_uid = poll.pod_uid
     ), locked AS MATERIALIZED (
-        -- A row that is locked is skipped, because a session claims this Pod now. The next poll updates `polled_at`.
-        -- A new offer needs this lock. Without it, the insert would wait for an uncommitted offer of the same Pod.
+        -- A locked row is skipped, because another session might claim the Pod now. The next poll updates `polled_at`.
+        -- A new offer needs this lock. Otherwise the insert would wait for an uncommitted offer of the same Pod.
         SELECT pod.id, known.pod_uid, known.due FROM runner_pods pod JOIN known ON known.runner_pod_id = pod.id
         WHERE known.due OR known.poll_before IS NULL
         ORDER BY pod.id FOR NO KEY UPDATE OF pod SKIP LOCKED
