@@ -31,8 +31,8 @@ def remove(world: World, *, pods: Sequence[str], secrets: Sequence[str], strict:
     """Delete Pods and Secrets of this runner Pod by name, and return their number.
 
     A failure does not stop the deletion of the other objects. Afterwards it is raised if `strict` is True, and written
-    to the log otherwise. If the command is cancelled meanwhile, all objects are deleted before `CommandCancelled` is
-    raised, because the cancelled command still has to clean up.
+    to the log otherwise. If the command is cancelled during the deletion, all objects are deleted before
+    `CommandCancelled` is raised, because the cancelled command still has to clean up.
     """
     count, failures = 0, list[HookFailed]()
     cancelled: CommandCancelled | None = None

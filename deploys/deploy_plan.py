@@ -185,7 +185,7 @@ def _after(
     if live:
         gone = {each.key for each in changes if each.action is not Action.KEPT}
         staying = [each.body for key, each in stays.items() if key not in gone and key not in new.objects]
-    else:  # the cluster was not read, so the remaining objects of OLD are those that Helm keeps
+    else:  # the cluster was not read, so only the objects of `old` that Helm keeps remain
         staying = [stays[each.key].body for each in changes if each.action is Action.KEPT]
     ours = old.objects if old is not None else {}
     over = [_over(stays.get(key) if live else None, ours.get(key), each) for key, each in new.objects.items()]

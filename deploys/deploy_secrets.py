@@ -31,7 +31,7 @@ def note_secrets(after: Manifests) -> Iterator[str]:
 
 
 def _namespace_of(policy: Mapping[str, Any]) -> str | None:
-    """Return the only namespace that a policy matches, or None if the policy is not limited to one."""
+    """Return the only namespace that a policy matches, or None if the policy is not limited to one namespace."""
     selector = _map(_map(_map(policy.get("spec")).get("matchConstraints")).get("namespaceSelector"))
     name = _map(selector.get("matchLabels")).get("kubernetes.io/metadata.name")
     return name if isinstance(name, str) else None

@@ -64,7 +64,7 @@ class ForwardProxy:
         self._server: asyncio.Server | None = None
 
     async def start(self, *, port: int = 0) -> int:
-        """Listen on 127.0.0.1 and return the port. `port=0` chooses a free one."""
+        """Listen on 127.0.0.1 and return the port. `port=0` chooses a free port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, limit=LONGEST_HEAD)
         return int(self._server.sockets[0].getsockname()[1])
 

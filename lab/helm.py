@@ -62,8 +62,8 @@ def render(
 
     `api_versions` lists kinds, as `group/version/Kind`, that the cluster is assumed to serve besides Kubernetes' own.
     `upgrade` renders as `helm upgrade` would. With a `kubeconfig`, the templates can look up objects in that cluster.
-    Without one, the values are completed so that the chart uses an existing certificate for web, unless the values set
-    TLS themselves. Raises `HelmRefused` if the chart refuses the values.
+    Without a `kubeconfig`, the values are completed so that the chart uses an existing certificate for web, unless the
+    values set TLS themselves. Raises `HelmRefused` if the chart refuses the values.
     """
     if kubeconfig is None:
         values = _with_certificate(values or {})

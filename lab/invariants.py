@@ -172,7 +172,7 @@ def in_order(history: History) -> Iterator[str]:
 
 
 def retired_under_a_claim(history: History) -> Iterator[str]:
-    """Law L7: a retire claim existed before a Pod was deleted that had not ended, unless the test deleted the Pod."""
+    """Law L7: each Pod that was deleted before its end had a retire claim first. Deletions by the test do not count."""
     retired = {claim.pod_uid: claim.created_at for claim in history.claims if claim.purpose == "retire"}
     for event in history.kubelet:
         if event["event"] != "pod_deleted" or event.get("phase") in {"Succeeded", "Failed"}:

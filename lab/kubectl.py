@@ -36,7 +36,7 @@ def cached() -> Path | None:
 def _program() -> GoPrograms:
     """Return the program to build.
 
-    The linker flags give kubectl its version, because without one it warns about every server.
+    The linker flags give kubectl its version, because kubectl without a version warns about every server.
     """
     return GoPrograms(
         name=_NAME,

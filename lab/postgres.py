@@ -42,7 +42,7 @@ _OPTIONS = {
 def _alone() -> Iterator[None]:
     """Serialize the creation of the system user between processes of this machine.
 
-    If two processes create the user at once, the later one gives it another user id.
+    If two processes create the user at the same time, the second process gives the user another id.
     """
     lock = os.open("/etc", os.O_RDONLY)
     try:

@@ -15,7 +15,10 @@ from ostler.secrets import Secret
 
 
 def find_server() -> str:
-    """Return the path of the server program. Raises `StartError`, which says how to install one, if there is none."""
+    """Return the path of the server program.
+
+    If no server program is installed, raises `StartError`. The message says how to install a server.
+    """
     beside = Path(sys.executable).parent / "redis-server"
     for found in (
         shutil.which("redis-server"),

@@ -106,7 +106,7 @@ class Options:
     postgres_port: int | None = None
     """Additional port of Postgres on the loopback interface, for a proxy in front of it. None: unix socket only."""
     worker_program: Sequence[str] = ("ostler",)
-    """Module that is started as a worker, and its first arguments. A test can start one that contains a planted bug."""
+    """Module that is started as a worker, and its first arguments. A test can start a worker with a planted bug."""
     own_identities: bool = True
     """Run each process of Ostler as its own ServiceAccount of the chart, with that account's Roles.
 
@@ -430,7 +430,7 @@ class System:
         return pull(self.github_url, method, path, body)
 
     def faults(self, upstream: str, fault: Fault | None = None) -> Mapping[str, Any]:
-        """Add a fault to the proxy in front of `github` or `kubernetes`, if one is given.
+        """Add `fault`, if it is given, to the proxy in front of `github` or `kubernetes`.
 
         Return the proxy's counts and routes.
 

@@ -228,7 +228,10 @@ def failures(containers: Sequence[Container], wrong: Sequence[str], *, sent_by: 
 
 
 def to_blame(containers: Sequence[Container]) -> list[Container]:
-    """Return the containers with a problem. Containers that only wait are left out, unless no other has a problem."""
+    """Return the containers with a problem.
+
+    Containers that only wait are returned only if no other container has a problem.
+    """
     bad = [each for each in containers if each.problem is not None]
     return [each for each in bad if each.state != "created" and each.health != "starting"] or bad
 

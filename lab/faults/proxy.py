@@ -1,9 +1,9 @@
 """The reverse proxy: plain HTTP towards its clients, HTTP or HTTPS towards one upstream.
 
 It forwards messages byte by byte: connections stay alive, and the chunks of an answer are sent as they arrive, so that
-a watch works through the proxy. The proxy plays the faults of its plan. If the client closes its connection, the proxy
-closes the upstream's, and the other way round. After an upgrade (WebSocket) it forwards bytes in both directions. It
-does not support uploads that run in parallel with their answer, or HTTP/2.
+a watch works through the proxy. The proxy plays the faults of its plan. If the client or the upstream closes its
+connection, the proxy also closes the other connection. After an upgrade (WebSocket) it forwards bytes in both
+directions. It does not support uploads that run in parallel with their answer, or HTTP/2.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Gateway:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, *, port: int, host: str = "127.0.0.1") -> int:
-        """Listen on `host` and return the port. `port=0` chooses a free one."""
+        """Listen on `host` and return the port. `port=0` chooses a free port."""
         self._server = await asyncio.start_server(self._accept, host, port, backlog=2048)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -104,7 +104,8 @@ class Gateway:
         self._connections.add(task)
 
         def end(task: asyncio.Task[None]) -> None:
-            # A callback of the task, because a task that is cancelled before its first step runs no line of its own.
+            # This is a callback of the task, because a task that is cancelled before its first step runs no line
+            # itself.
             self._connections.discard(task)
             upstream.hang_up()
             client.writer.transport.abort()

@@ -5,8 +5,8 @@ A fault can double a webhook, and a client can request a redelivery. An attempt 
 logged as `webhook_lost`. The bodies of the latest webhooks are kept, so that a redelivery (with the same GUID) can be
 requested. The API lists attempts as GitHub does: each redelivery is a separate entry with the GUID of the first.
 
-Deliveries of different installations do not wait for each other. Those of one installation share `CONNECTIONS`
-connections, which represent the capacity of the machine. Their ten seconds begin when they get a connection.
+Deliveries of different installations do not wait for each other. The deliveries of one installation share `CONNECTIONS`
+connections, which represent the capacity of the machine. The ten seconds of a delivery begin when it gets a connection.
 """
 
 from __future__ import annotations

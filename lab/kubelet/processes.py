@@ -56,7 +56,7 @@ class PodFolder:
 
     @property
     def scripts(self) -> Path:
-        """Return the path of the scripts: those of the Pod's volume, or those of this repository as the image's own."""
+        """Return the path of the scripts in the Pod's volume. Without a volume, return the path in this repository."""
         mounted = self.root / "scripts"
         return mounted if mounted.exists() else SCRIPTS
 

@@ -22,7 +22,7 @@ PROGRAM = "ACTIONS_RUNNER_CONTAINER_HOOKS"
 SOCKET = "OSTLER_HOOKS_SOCKET"
 _COMMAND = (sys.executable, "-c", "from cli import main; main()")
 _PATH_LIMIT = 100
-"""Largest number of bytes in the path of a socket, less those that the sidecar adds for a moment. Linux allows 107."""
+"""Largest number of bytes in the path of a socket. Linux allows 107, and the sidecar adds a few bytes for a moment."""
 _PAUSE = 1.0
 
 

@@ -14,7 +14,7 @@ from lab.kubelet.cluster import Cluster, GoneError
 from lab.kubelet.pods import PodView
 
 JOIN_SECONDS = 0.1
-"""Seconds that a change waits for the next one. The end of the poller and the start of the job then need one patch."""
+"""Seconds that a change waits for further changes. One patch can then report the poller's end and the job's start."""
 
 _NEVER = "1970-01-01T00:00:00Z"
 """Start of a container that did not start, as the real kubelet reports it."""
@@ -57,7 +57,7 @@ class ContainerState:
 class StatusReporter:
     """Stores the status of a Pod and sends it after each change.
 
-    Every patch is complete, so only the last one counts.
+    Every patch contains the whole status, so only the last patch counts.
     """
 
     def __init__(self, *, cluster: Cluster, pod: PodView) -> None:
@@ -77,7 +77,7 @@ class StatusReporter:
         self._change()
 
     def wait(self) -> None:
-        """Report that no container of a hook Pod has started yet. The phase stays Pending until one runs."""
+        """Report that no container of a hook Pod has started yet. The phase stays Pending until a container runs."""
         names = (*self._pod.init_images, *self._pod.images)
         self._containers = {name: ContainerState(started=_NEVER, waits_for="ContainerCreating") for name in names}
         self._change()

@@ -15,7 +15,7 @@ RETRY_SECONDS = 1.0
 
 
 class TokenRenewer:
-    """Renews a token of one Pod, which a volume requests: `asked`.
+    """Renews the token that the volume `asked` of a Pod requests.
 
     If `file` is not None, each new token replaces it atomically.
     """
@@ -39,7 +39,7 @@ class TokenRenewer:
     async def first(self) -> int:
         """Request the token until the API server issues it.
 
-        Return its lifetime in seconds, or 0 if no volume requests one.
+        Return the lifetime of the token in seconds, or 0 if no volume requests a token.
         """
         while self._asked is not None:
             try:

@@ -134,8 +134,8 @@ def places(db: Connection, *, seen_within: timedelta, note: bool, now: datetime)
     """Return the repositories to check. The repository whose check was tried least recently comes first.
 
     A repository is checked if its newest job was queued or changed within `seen_within`, or if one of its jobs is not
-    completed. A repository is left out while its check is postponed (`put_off`), or if its newest job has no
-    installation or a removed one.
+    completed. A repository is left out while its check is postponed (`put_off`), or if the installation of its newest
+    job is missing or removed.
 
     If `note` is True, `due_at` of the repositories is set to `now`, even of repositories that are left out. The
     progress of repositories that were last due more than `KEPT` ago is then deleted.

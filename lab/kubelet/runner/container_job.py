@@ -1,8 +1,8 @@
 """Container jobs of the lab's runner: the four hook commands, in the order and with the input of actions/runner.
 
-`ACTIONS_RUNNER_CONTAINER_HOOKS` names the hook program. It gets one JSON object on its input, writes its answer to the
-`responseFile` of the input, and prints the log of the job. This module uses only the standard library, like
-`runner.py`.
+`ACTIONS_RUNNER_CONTAINER_HOOKS` names the hook program. The program gets one JSON object on its input, writes its
+answer to the `responseFile` of the input, and prints the log of the job. This module uses only the standard library,
+like `runner.py`.
 """
 
 import json
@@ -146,7 +146,7 @@ class ContainerJob:
         self._variables |= _assignments(files["GITHUB_ENV"].read_text())
 
     def _hook(self, command: str, arguments: Json) -> Json:
-        """Run one hook command and return its answer. Only `prepare_job` has to write one."""
+        """Run one hook command and return its answer. Only `prepare_job` must write an answer."""
         file = self._temp / "_runner_hook_responses" / f"{uuid.uuid4()}.json"
         given = {"command": command, "responseFile": str(file), "state": self._state, "args": arguments}
         environment = {

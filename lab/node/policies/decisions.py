@@ -76,7 +76,7 @@ class Permit:
         return self.protocol == protocol and (self.ports is None or self.ports[0] <= port <= self.ports[1])
 
     def covers_peer(self, uid: str | None, address: IPAddress | None) -> bool:
-        """Return whether the permit covers a peer, which is a Pod with an address, or only one of the two."""
+        """Return whether the permit covers a peer, which is given by the UID of a Pod, by an address, or by both."""
         match self.peer:
             case None:
                 return True
