@@ -236,7 +236,7 @@ def pools(context: Context) -> Verdict:
 def unread_namespaces(context: Context) -> Verdict:
     """Check that the settings contain the namespace of every pool in Postgres.
 
-    The rows of a pool outlive the setting of its namespace, so jobs are still routed to the pool.
+    If a namespace is removed from the settings, the rows of its pools remain. Jobs are still routed to them.
     """
     if context.rows.needed is not None:
         return unknown("the schema of the database does not fit this version of Ostler", "run `ostler migrate`")

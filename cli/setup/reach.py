@@ -27,7 +27,7 @@ def open_browser(url: str, environment: Mapping[str, str]) -> bool:
 
 
 def way_from_elsewhere(port: int, environment: Mapping[str, str], *, namespace: Path = NAMESPACE) -> str:
-    """Return the command for another machine after which the page can be opened in a browser there."""
+    """Return a command for another machine. While the command runs, a browser of that machine can open the page."""
     host = environment.get("HOSTNAME") or socket.gethostname()
     if not environment.get("KUBERNETES_SERVICE_HOST"):
         return f"ssh -N -L {port}:127.0.0.1:{port} {host}"

@@ -40,7 +40,7 @@ def show_where(system: System, engine: Engine, console: Console) -> None:
 def _shell(system: System) -> list[str]:
     """Return the lines that a second shell needs for the operator's commands.
 
-    A real node's run has processes, mounts and a network of its own. `nsenter` starts a shell in them, in this folder.
+    A run with a real node has its own processes, mounts and network. `nsenter` starts a shell there, in this folder.
     """
     environment = f". {shlex.quote(str(write_shell(system)))}"
     if not is_isolated():

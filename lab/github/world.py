@@ -474,7 +474,7 @@ class World:
                 self._pair_soon()
 
     def _owed_instead_of(self, job: Job, pairs: list[tuple[int, int]]) -> Job | None:
-        """Return the job that must run twice, if that job must get this job's runner. Otherwise return None.
+        """Return the job that must run twice, if it takes over the runner of `job`. Otherwise return None.
 
         The result is None if `pairs` already contains the job that must run twice, or if the two jobs need different
         runners.

@@ -280,8 +280,8 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:
         return batch.locked.claims.get(execution.claim_id)
-    # An anomaly at the start left the execution without a claim. By now the claim might execute,
-    # because its release found the runner busy.
+    # An anomaly at the start left the execution without a claim. The claim of the runner might execute by now, because
+    # its release found the runner busy. This claim then ends with the execution.
     claim = batch.locked.of_runner(execution.runner_name)
     verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
     return claim if verdict is Runner.OURS else None
@@ -300,7 +300,7 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
     if moved is None:
         return
     if moved.job_id is not None:
-        # An anomaly: the claim ends with another job. Its own job must not stay `claimed` without a claim (law L4).
+        # An anomaly: the claim ends, but has another job. That job must not stay `claimed` without a claim (law L4).
         requeued = move_jobs(
             batch.db,
             "job_requeue",

@@ -61,8 +61,8 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
     the pool. The mark might change the routing of jobs. Return False if the pool has no live row or is already
     draining. A pool that never had a row never had a Pod, so it needs no drain.
 
-    The advisory lock of the pool is taken before the pool's row is written. The next reconcile of the pool moves the
-    queued jobs to other pools (`tasks.routing.rerouting`).
+    The advisory lock of the pool is taken before the pool's row is written. The next reconcile of the pool takes the
+    queued jobs out of the pool (`tasks.routing.rerouting`).
     """
     row = db.execute(
         text("SELECT id FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}

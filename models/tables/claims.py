@@ -46,12 +46,12 @@ class Claim(Base):
         Index("ix_claims_live_due", "due_at", postgresql_where=_LIVE),
         Index("ix_claims_live_state", "state", "pool_id", postgresql_where=_LIVE),
         Index("ix_claims_pod_uid_id", "pod_uid", "id"),
-        # Lists of the API and of the CLI, newest first (models.browse).
+        # Indexes for the lists of the API and of the CLI, newest first (models.browse).
         Index("ix_claims_live_id", "id", postgresql_where=_LIVE),
         Index("ix_claims_account_id_id", "account_id", "id", postgresql_where=text("account_id IS NOT NULL")),
         Index("ix_claims_pool_id_id", "pool_id", "id"),
         Index("ix_claims_job_id_id", "job_id", "id", postgresql_where=text("job_id IS NOT NULL")),
-        # Claims that ended long ago (models.sweeps.prune).
+        # Index to find claims that ended long ago (models.sweeps.prune).
         Index("ix_claims_ended_at", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
         Index("ix_claims_runner_pod_id", "runner_pod_id"),
         Index("ix_claims_runner_name", "runner_name", postgresql_where=text("runner_name IS NOT NULL")),

@@ -44,7 +44,7 @@ class Job(Base):
         ),
         Index("ix_jobs_open", "state", "changed_at", postgresql_where=text("state <> 'completed'")),
         Index("ix_jobs_queued_account", "account_id", "id", postgresql_where=text("state = 'queued'")),
-        # Lists of the API and of the CLI, newest first (models.browse).
+        # Indexes for the lists of the API and of the CLI, newest first (models.browse).
         Index("ix_jobs_open_state_id", "state", "id", postgresql_where=text("state <> 'completed'")),
         Index("ix_jobs_held_id", "id", postgresql_where=text("hold_reason IS NOT NULL")),
         Index("ix_jobs_account_id_id", "account_id", "id"),

@@ -23,7 +23,7 @@ class RunnerPod(Base):
 
     __tablename__ = "runner_pods"
     __table_args__ = (
-        # A row without a UID still waits for its Pod, even if it was given up.
+        # At most one row per name has a Pod or waits for a Pod. A row without a UID waits, even if it was given up.
         Index(
             "uq_runner_pods_present_name",
             "namespace",
@@ -34,7 +34,7 @@ class RunnerPod(Base):
         Index("ix_runner_pods_name", "namespace", "name"),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
         Index("ix_runner_pods_node_gone", "id", postgresql_where=text("node_gone_at IS NOT NULL AND gone_at IS NULL")),
-        # Pods that count against the budgets of accounts (models.routing.usage).
+        # Index to find Pods that count against the budgets of accounts (models.routing.usage).
         Index(
             "ix_runner_pods_charged",
             "charged_account_id",
@@ -44,7 +44,7 @@ class RunnerPod(Base):
             ),
         ),
         Index("ix_runner_pods_gone_at", "gone_at", postgresql_where=text("gone_at IS NOT NULL")),
-        # Number of Pods whose Events were read recently (models.claims.pod_ends).
+        # Index to count the Pods whose Events were read recently (models.claims.pod_ends).
         Index("ix_runner_pods_events_read_at", "events_read_at", postgresql_where=text("events_read_at IS NOT NULL")),
     )
 

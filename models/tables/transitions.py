@@ -113,7 +113,7 @@ def move_jobs(
     """
     columns = dict(values or {})
     if name == "job_requeue":
-        # The job might have lost its pool while it was claimed.
+        # The job might have lost its pool while it was claimed. The hold `no_pool` lets `rematch` find a new pool.
         columns["hold_reason"] = "CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
     return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
 

@@ -269,7 +269,7 @@ PROBE_DUE = """
 """SQL condition on a backoff `b`: an installation's probe is due.
 
 The mints of the installation fail, no probe is running, and GitHub has not asked for a pause. The last failure and the
-last probe were not after `:probed_before`.
+last probe were at `:probed_before` or earlier.
 """
 
 PROBE_JOB = f"""
