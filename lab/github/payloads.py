@@ -402,7 +402,10 @@ def _fork(home: dict[str, Any], fork_id: int, full_name: str) -> dict[str, Any]:
 
 
 def _pull_requests(run: Run, repository: Repository) -> list[dict[str, Any]]:
-    """Return the open pull requests of a run. Like GitHub, it lists only those whose head is in the same repository."""
+    """Return the open pull requests of a run.
+
+    Like GitHub, this function lists only pull requests whose head is in the same repository.
+    """
     if run.fork is not None or not run.event.startswith("pull_request"):
         return []
     url = f"{API}/repos/{repository.full_name}"

@@ -1,8 +1,8 @@
 """Ailments of a runner, read from the tag of its image. Tests use them to make the runners of one pool fail.
 
-The tag is the ailment, alone or after other words (`runner:too-old`, `runner:7-too-old`). A RunnerPool sets it in
-`spec.image`, and another image ends it. A tag that is a version (`runner:2.330.0`) is the version that the runner
-reports to GitHub. With any other tag the runner reports `CURRENT`.
+The tag is the ailment, alone or after other words (`runner:too-old`, `runner:7-too-old`). A RunnerPool sets the image
+in `spec.image`. With another image, the ailment ends. A tag that is a version (`runner:2.330.0`) is the version that
+the runner reports to GitHub. With any other tag the runner reports `CURRENT`.
 """
 
 from __future__ import annotations

@@ -134,7 +134,11 @@ class FolderFor:
 
 
 def run_program(command: Sequence[str], *, cwd: Path, missing: str) -> None:
-    """Run a program. Raises `StartError`: with `missing` if it is not installed, with its last lines if it fails."""
+    """Run a program.
+
+    Raises `StartError` with the text `missing` if the program is not installed, or with the last lines of its output if
+    it fails.
+    """
     if shutil.which(command[0]) is None:
         raise StartError(f"{command[0]} was not found, and the node's images need it: install {missing}")
     done = subprocess.run(list(command), cwd=cwd, capture_output=True, text=True, check=False)
