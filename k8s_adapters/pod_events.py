@@ -1,4 +1,4 @@
-"""Kubernetes Events that other components wrote about a Pod."""
+"""Kubernetes Events that other components wrote about a Pod or its owner."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ def list_pod_events(
     The Events are selected by the name of the Pod, because the Events of the taint manager contain no UID. An Event
     with the UID of another Pod is left out. Raises the errors of `KubeClient.request`.
     """
+    return list_events(client, kind="Pod", namespace=namespace, name=name, uid=uid, policy=policy)
+
+
+def list_events(
+    client: KubeClient, *, kind: str, namespace: str, name: str, uid: str, policy: RetryPolicy | None = None
+) -> list[PodEvent]:
+    """Return up to `MOST` Events about an object of this kind, as `list_pod_events` does for a Pod."""
     found = client.request(
         "GET",
         f"/apis/events.k8s.io/v1/namespaces/{namespace}/events",
-        query={"fieldSelector": f"regarding.kind=Pod,regarding.name={name}", "limit": MOST},
+        query={"fieldSelector": f"regarding.kind={kind},regarding.name={name}", "limit": MOST},
         policy=policy,
     )
     items = found.get("items")

@@ -590,8 +590,8 @@ def template_hash(
     False were also part of the hash, the hash of every older pool would change, and all its Pods would become stale.
     `containers` and `builder` are part of the hash only if they are not None, for the same reason. `security` is the
     level of the pool, and whether its runner may gain privileges. `security` is part of the hash only above the
-    level `restricted`. The workload and the claims of `volumes` are part of the hash only for the workload `StatefulSet`.
-    What becomes of a volume after its runner does not shape a Pod.
+    level `restricted`. The workload and the claims of `volumes` are part of the hash only for the workload
+    `StatefulSet`. What becomes of a volume after its runner does not shape a Pod.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:

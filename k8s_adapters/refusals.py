@@ -32,13 +32,23 @@ def refusal_of(error: UpstreamError) -> Refusal | None:
     answer = answer_of(error)
     if answer is None or answer.status == HTTPStatus.UNAUTHORIZED or not isinstance(error, Forbidden | Invalid):
         return None
-    _, quota, rest = answer.message.partition("exceeded quota: ")
-    if quota:
-        return Refusal(quota=True, text=(quota + rest)[:_LONGEST])
     if "error looking up service account" in answer.message:  # the admission plugin does not know the account yet
         return None
-    if isinstance(error, Forbidden):
-        _, found, rest = answer.message.partition("is forbidden: ")
-        return Refusal(quota=False, text=(rest if found else answer.message)[:_LONGEST] or answer.reason)
-    fields = "; ".join(f"{field}: {what}" for field, what in _FIELD.findall(answer.message))
-    return Refusal(quota=False, text=(fields or answer.reason or str(answer))[:_LONGEST])
+    return _refusal(answer.message, forbidden=isinstance(error, Forbidden), otherwise=answer.reason or str(answer))
+
+
+def refusal_in(message: str) -> Refusal:
+    """Return the refusal of a Pod that a controller tried to create. `message` is the message of the controller."""
+    forbidden = "is invalid: " not in message
+    return _refusal(message, forbidden=forbidden, otherwise="the controller could not create the Pod")
+
+
+def _refusal(message: str, *, forbidden: bool, otherwise: str) -> Refusal:
+    _, quota, rest = message.partition("exceeded quota: ")
+    if quota:
+        return Refusal(quota=True, text=(quota + rest)[:_LONGEST])
+    if forbidden:
+        _, found, rest = message.partition("is forbidden: ")
+        return Refusal(quota=False, text=(rest if found else message)[:_LONGEST] or otherwise)
+    fields = "; ".join(f"{field}: {what}" for field, what in _FIELD.findall(message))
+    return Refusal(quota=False, text=(fields or otherwise)[:_LONGEST])

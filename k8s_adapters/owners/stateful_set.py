@@ -21,11 +21,14 @@ from k8s_adapters.names import (
     RUNNER_LABEL,
 )
 from k8s_adapters.owners.volumes import volume_shape
+from k8s_adapters.pod_events import list_events
+from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen
+from k8s_adapters.refusals import Refusal, refusal_in
 from k8s_adapters.resources import Created, create_stateful_set
 from ostler.errors import Conflict, Gone, UpstreamError
 from rules.pools.pod_template import RUNNER
-from rules.pools.workloads import stateful_set_of
+from rules.pools.workloads import pod_name_of, stateful_set_of
 from rules.upstream.retry import RetryPolicy
 
 APPS = "apps"
@@ -41,18 +44,29 @@ class Unsupported(UpstreamError):
     """The API server cannot do what the workload needs. The message names the cause and the cure."""
 
 
+class PodRefused(UpstreamError):
+    """The controller cannot create the Pod of a StatefulSet. `refusal` says why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
 class StatefulSetOwner:
     """Owner of Pods with a StatefulSet each. See `k8s_adapters.owners.owner.Owner`."""
 
     def create(self, client: KubeClient, *, pool: PoolSeen, pod: Json, policy: RetryPolicy | None) -> Created:
         """Create the StatefulSet. Its controller creates the Pod.
 
-        Raises `Unsupported` if the API server is too old. The StatefulSet is then removed again.
+        Raises `Unsupported` if the API server is too old. The StatefulSet is then removed again. Raises `PodRefused` if
+        an earlier call created the StatefulSet, and the API server refuses the Pod to the controller.
         """
         body = build_stateful_set(pool=pool, pod=pod)
         created = create_stateful_set(client, body=body, policy=policy)
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-        if not created.ours_before:
+        if created.ours_before:
+            _raise_if_refused(client, namespace, name, uid=created.uid, policy=policy)
+        else:
             stored = _read(client, namespace, name, policy, whole=True)
             if stored is not None and not _never_restarts(stored):
                 path = object_path(KIND, namespace=namespace, name=name, group=APPS)
@@ -159,6 +173,17 @@ def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
             ],
         },
     }
+
+
+def _raise_if_refused(client: KubeClient, namespace: str, name: str, *, uid: str, policy: RetryPolicy | None) -> None:
+    """Raise `PodRefused` if the Pod of a StatefulSet does not exist, and an Event of the controller says why."""
+    if get_pod(client, namespace=namespace, name=pod_name_of(name), policy=policy) is not None:
+        return
+    events = list_events(client, kind="StatefulSet", namespace=namespace, name=name, uid=uid, policy=policy)
+    refused = [each for each in events if each.reason == "FailedCreate"]
+    if refused:
+        latest = max(refused, key=lambda each: 0.0 if each.at is None else each.at.timestamp())
+        raise PodRefused(refusal_in(latest.note))
 
 
 def _never_restarts(stateful_set: Json) -> bool:

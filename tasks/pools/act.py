@@ -26,7 +26,7 @@ from ostler.reasons import words_of
 from rules.pools.pool_plan import Why
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
-from tasks.pools.create_pods import RESERVE, create_pods
+from tasks.pools.create_pods import RESERVE, create_pods, record_born
 from tasks.pools.deadlines import limit_jobs
 from tasks.pools.finished_pods import handle_missing, handle_spent
 from tasks.pools.observe import Observed
@@ -54,6 +54,8 @@ def act(rt: Runtime, planned: Planned) -> None:
         telemetry.FAILED_STARTS.labels(trouble).inc()
     if committed.create:
         create_pods(rt, planned)
+    else:
+        record_born(rt, planned)
     delete_volumes(rt, planned.volumes, namespace=planned.observed.pool.namespace)
 
 

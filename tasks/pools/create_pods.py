@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
-from k8s_adapters.owners.stateful_set import Unsupported
+from k8s_adapters.owners.stateful_set import PodRefused, Unsupported
 from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import Refusal, refusal_of
 from k8s_adapters.runner_scripts import ForeignScripts
@@ -25,6 +25,7 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.starts import Trouble
+from rules.pools.workloads import Workload
 from tasks.pools.facts import builder_image_of, pod_hash_of, problem_of
 from tasks.pools.plan import Planned
 from tasks.worker.base import SWEEP, calls, remaining
@@ -65,6 +66,16 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
     if planned.committed.create and not has_scripts(rt, row):
         return
     create_each(rt, planned, pool)
+
+
+def record_born(rt: Runtime, planned: Planned) -> None:
+    """Record that an earlier refusal no longer applies, if a controller has created every Pod of the pool.
+
+    For the workload `Pod`, `create_each` records this when the API server accepts a Pod.
+    """
+    waits = planned.plan.starts.trouble in {Trouble.QUOTA, Trouble.REFUSED}
+    if waits and planned.pool_row.workload != Workload.POD and all(row.uid for row in planned.pod_rows):
+        rt.transaction(pool_plans.record_taken, planned.pool_row.id)
 
 
 def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
@@ -123,11 +134,16 @@ def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, atte
 def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
     """Record that the API server refuses the Pods of a pool or their scripts, and publish an Event about the refusal.
 
-    Return True if `error` is such a refusal, if the ConfigMap of the scripts belongs to another program, or if the API
-    server is too old for the pool's workload. Otherwise record nothing and return False.
+    Return True if `error` is such a refusal, if the ConfigMap of the scripts belongs to another program, if the API
+    server is too old for the pool's workload, or if a controller cannot create the Pod. Otherwise record nothing and
+    return False.
     """
-    own = isinstance(error, ForeignScripts | Unsupported)
-    refusal = Refusal(quota=False, text=str(error)) if own else refusal_of(error)
+    if isinstance(error, PodRefused):
+        refusal: Refusal | None = error.refusal
+    elif isinstance(error, ForeignScripts | Unsupported):
+        refusal = Refusal(quota=False, text=str(error))
+    else:
+        refusal = refusal_of(error)
     if refusal is None:
         return False
     if not refusal.quota:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import MERGE_PATCH, Json, object_path
+from k8s_adapters.owners import stateful_set
 from k8s_adapters.owners.volumes import list_volumes
 from ostler.errors import Forbidden
 from tasks.pools import volumes as pool_volumes
@@ -294,3 +295,43 @@ def test_an_account_that_an_earlier_runner_left_does_not_block_its_name(stage: S
     stage.kube.request("POST", object_path("serviceaccounts", namespace=stage.namespace), body=body)
     spec(stage, replicas=1)
     assert grown(stage, 1) == [name]
+
+
+def test_a_pod_that_the_controller_cannot_create_is_named_in_the_condition(stage: Stage) -> None:
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}}
+    stage.kube.request("POST", object_path("resourcequotas", namespace=stage.namespace), body=quota)
+    stage.pool(replicas=2, **SETS)
+
+    def is_named() -> bool:
+        stage.rows("UPDATE pools SET status_at = NULL")
+        tick(stage)
+        polls(stage)
+        ready = next(each for each in status(stage)["conditions"] if each["type"] == "Ready")
+        return bool(ready["reason"] == "QuotaExceeded" and "exceeded quota: none" in ready["message"])
+
+    eventually(is_named)
+    assert len(stage.pods()) == 1  # the other runner of the pool goes on
+    path = object_path("resourcequotas", namespace=stage.namespace, name="none")
+    stage.kube.request("DELETE", path)
+
+    def is_ready() -> bool:
+        stage.rows("UPDATE pools SET status_at = NULL, create_after = NULL")
+        tick(stage)
+        polls(stage)
+        ready = next(each for each in status(stage)["conditions"] if each["type"] == "Ready")
+        (row,) = stage.rows("SELECT start_trouble FROM pools")
+        return bool(ready["reason"] == "PodsAvailable" and row.start_trouble is None)
+
+    eventually(is_ready)
+
+
+def test_an_api_server_that_is_too_old_degrades_the_pool(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stateful_set, "_never_restarts", lambda _: False)
+    stage.pool(replicas=1, **SETS)
+    for _ in range(2):
+        stage.rows("UPDATE pools SET status_at = NULL")
+        tick(stage)
+    degraded = next(each for each in status(stage)["conditions"] if each["type"] == "Degraded")
+    assert degraded["reason"] == "PodRefused"
+    assert "needs Kubernetes 1.35" in degraded["message"]
+    eventually(lambda: sets(stage) == set())
