@@ -18,6 +18,8 @@ from tests.guard import collector_policy, guarded, of_the_chart
 
 KUBE_SYSTEM = "system:serviceaccount:kube-system:"
 COLLECTOR = COLLECTORS[0]
+STATEFUL_SETS = KUBE_SYSTEM + "statefulset-controller"
+"""The controller deletes a Pod whose StatefulSet was scaled down, and a Pod that is over."""
 OTHERS = ("namespace-controller", "pod-garbage-collector", "node-controller")
 
 
@@ -29,7 +31,7 @@ def place(admin: KubeClient) -> Iterator[str]:
     # It has this right where its controllers have no credentials of their own.
     group, called = "rbac.authorization.k8s.io", {"name": "controllers", "namespace": name}
     rules = [{"apiGroups": [""], "resources": ["pods", "serviceaccounts"], "verbs": ["delete"]}]
-    subjects = [{"apiGroup": group, "kind": "User", "name": COLLECTORS[1]}]
+    subjects = [{"apiGroup": group, "kind": "User", "name": each} for each in (COLLECTORS[1], STATEFUL_SETS)]
     role = {"apiGroup": group, "kind": "Role", "name": called["name"]}
     for each in ({"kind": "Role", "rules": rules}, {"kind": "RoleBinding", "roleRef": role, "subjects": subjects}):
         Kinds(admin).apply({"apiVersion": f"{group}/v1", "metadata": called, **each})
@@ -61,7 +63,7 @@ def refusal(admin: KubeClient, path: str, *, who: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("who", COLLECTORS)
+@pytest.mark.parametrize("who", [*COLLECTORS, STATEFUL_SETS])
 @pytest.mark.parametrize("phase", [None, "Pending", "Running", "Unknown"])
 @pytest.mark.parametrize("stamped", [True, False], ids=["stamped", "unstamped"])
 def test_the_collector_is_refused_a_runner_pod_that_is_not_over(

@@ -10,7 +10,8 @@ import pytest
 
 from k8s_adapters.admission import refuses_other_pods
 from k8s_adapters.client import Json, KubeClient, object_path
-from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.names import POOL_LABEL, RUNNER_LABEL
+from k8s_adapters.owners.stateful_set import build_stateful_set
 from k8s_adapters.pools import read_pool
 from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import build_pod
@@ -73,6 +74,23 @@ def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
     return pod
 
 
+def stateful(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
+    """Return the StatefulSet of a runner; `changes` are of the spec of its template."""
+    spec: Json = {
+        "image": "i",
+        "runnerLabels": ["linux"],
+        "podTemplate": {"spec": overlay or {}},
+        "workload": "StatefulSet",
+        "volumes": {"claims": [{"name": "cache", "mountPath": "/cache", "storage": "1Gi"}]},
+    }
+    pool = read_pool({"metadata": {"uid": "u", "name": "small", "namespace": namespace}, "spec": spec})
+    assert pool.problem is None, pool.problem
+    pod = build_pod(pool=pool, name=f"{NAME}-0", attempt="a", dispatch_url="https://web/", audience="a")
+    body = build_stateful_set(pool=pool, pod=pod)
+    body["spec"]["template"]["spec"] |= changes
+    return body
+
+
 def test_worker_may_create_a_pod_with_the_sidecar_of_container_jobs(cast: Cast, worker: KubeClient) -> None:
     spec = {"image": "i", "runnerLabels": ["linux"], "containers": {"mode": "kubernetes"}}
     pool = read_pool({"metadata": {"uid": "u", "name": "small", "namespace": cast.runners}, "spec": spec})
@@ -84,7 +102,10 @@ def test_worker_may_create_a_pod_with_the_sidecar_of_container_jobs(cast: Cast, 
 
 def refusal(client: KubeClient, pod: Json) -> str | None:
     """Return what the reconciler would say of the creation, by a dry run; None when it would succeed."""
-    path = object_path("pods", namespace=pod["metadata"]["namespace"])
+    namespace = pod["metadata"]["namespace"]
+    path = object_path("pods", namespace=namespace)
+    if pod["kind"] == "StatefulSet":
+        path = object_path("statefulsets", namespace=namespace, group="apps")
     try:
         client.request("POST", path, body=pod, query={"dryRun": "All"}, policy=ONCE)
     except UpstreamError as error:
@@ -127,6 +148,59 @@ def test_a_worker_creates_a_runner_pod(cast: Cast, worker: KubeClient) -> None:
 
 def test_a_worker_creates_what_an_overlay_without_secrets_asks_for(cast: Cast, worker: KubeClient) -> None:
     assert refusal(worker, runner(cast.runners, NO_SECRET)) is None
+
+
+def test_a_worker_creates_the_stateful_set_of_a_runner(cast: Cast, worker: KubeClient) -> None:
+    assert refusal(worker, stateful(cast.runners)) is None
+    assert refusal(worker, stateful(cast.runners, NO_SECRET)) is None
+
+
+@pytest.mark.parametrize("way", SECRET)
+def test_no_secret_gets_into_the_template_of_a_stateful_set(cast: Cast, worker: KubeClient, way: str) -> None:
+    said = refusal(worker, stateful(cast.runners, SECRET[way]))
+    assert said is not None
+    assert "a Secret" in said
+
+
+@pytest.mark.parametrize("account", ["deployer", "default", NAME])
+def test_the_template_of_a_stateful_set_has_the_account_of_its_pod(
+    cast: Cast, worker: KubeClient, account: str
+) -> None:
+    said = refusal(worker, stateful(cast.runners, serviceAccountName=account))
+    assert said is not None
+    assert f"Pod {NAME}-0 must have the ServiceAccount with the name of the Pod, not {account}" in said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"replicas": 2},
+        {"replicas": 0},
+        {"ordinals": {"start": 7}},
+        {"template": "another pool"},
+        {"template": "no pool"},
+    ],
+    ids=lambda change: "-".join(f"{key} {value}" for key, value in change.items()),
+)
+def test_a_stateful_set_of_a_worker_makes_one_pod_of_its_pool(cast: Cast, worker: KubeClient, change: Json) -> None:
+    body = stateful(cast.runners)
+    if "template" in change:
+        pool = {} if change["template"] == "no pool" else {POOL_LABEL: "another"}
+        labels = {**body["spec"]["template"]["metadata"]["labels"]}
+        del labels[POOL_LABEL]
+        body["spec"]["template"]["metadata"]["labels"] = {**labels, **pool}
+        body["spec"]["selector"]["matchLabels"] = {RUNNER_LABEL: NAME}
+    else:
+        body["spec"] |= change
+    said = refusal(worker, body)
+    assert said is not None
+    assert "must have one replica with the label ostler.dev/pool of its own" in said
+
+
+def test_a_worker_cannot_name_a_stateful_set_after_another_account(cast: Cast, worker: KubeClient) -> None:
+    body = stateful(cast.runners, serviceAccountName="deployer-0")
+    body["metadata"]["name"] = "deployer"
+    assert "named after the pool in its label" in (refusal(worker, body) or "")
 
 
 @pytest.mark.parametrize("account", ["deployer", "default", ""])

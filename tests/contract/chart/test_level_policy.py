@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import Json, KubeClient, make_client, object_path
+from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import create_pool, read_pool
 from k8s_adapters.runners import build_pod
 from lab.control_plane import ClusterAccess
@@ -240,6 +241,43 @@ def test_worker_creates_pods_up_to_the_level_of_their_pool(scene: Scene, what: s
     allowed = {pool for pool, said in found.items() if said is None}
     assert allowed == {pool for pool, bound in BOUNDS.items() if needed.rank <= bound.rank}, found
     assert all("Pod Security level" in said for said in found.values() if said is not None), found
+
+
+@pytest.mark.parametrize("what", list(CHANGES))
+def test_worker_creates_stateful_sets_up_to_the_level_of_their_pool(scene: Scene, what: str) -> None:
+    needed, change = CHANGES[what]
+    found = {}
+    for pool in BOUNDS:
+        pod = copy.deepcopy(scene.pod(pool))
+        change(pod)
+        found[pool] = refusal(scene.worker, in_a_set(pod))
+    allowed = {pool for pool, said in found.items() if said is None}
+    assert allowed == {pool for pool, bound in BOUNDS.items() if needed.rank <= bound.rank}, found
+
+
+@pytest.mark.parametrize("what", list(NEVER))
+def test_stateful_set_of_no_level_uses_its_node(scene: Scene, what: str) -> None:
+    pod = scene.pod("docker")
+    NEVER[what](pod)
+    assert "no pool can" in str(refusal(scene.worker, in_a_set(pod)))
+
+
+def in_a_set(pod: Json) -> Json:
+    """Return the StatefulSet of a Pod of the workload `Pod`."""
+    name = pod["metadata"]["name"]
+    selected = {POOL_LABEL: pod["metadata"]["labels"][POOL_LABEL]}
+    spec = {**pod["spec"], "restartPolicy": "Always", "serviceAccountName": f"{name}-0"}
+    metadata = {key: pod["metadata"].get(key) or {} for key in ("labels", "annotations")}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": pod["metadata"],
+        "spec": {
+            "serviceName": name,
+            "selector": {"matchLabels": selected},
+            "template": {"metadata": metadata, "spec": spec},
+        },
+    }
 
 
 @pytest.mark.parametrize("what", ["nothing", "privilege escalation", "a privileged container"])
