@@ -59,6 +59,17 @@ POOLS = (
     LabPool("large", ("self-hosted", "linux", "large"), 6, cpu="4", memory="8Gi"),
 )
 
+SETS_POOL = LabPool(
+    "cached",
+    ("self-hosted", "linux", "cached"),
+    5,
+    spec={
+        "workload": "StatefulSet",
+        "volumes": {"claims": [{"name": "cache", "mountPath": "/cache", "storage": "1Gi"}]},
+    },
+)
+"""A pool whose runners are StatefulSets with volumes. Only a real control plane has the controller for them."""
+
 NODE_POOLS = tuple(
     replace(pool, cpu="50m", memory="128Mi", replicas=replicas) for pool, replicas in zip(POOLS, (6, 3), strict=True)
 )

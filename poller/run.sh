@@ -3,7 +3,7 @@
 #
 # The script first checks whether the runner can start in this container, and leaves the result for the poller: the file
 # $OSTLER_JIT_DIR/runner-usable, or the file runner-unusable with an exit code and a reason. The poller requests no work
-# before one of these files exists.
+# before that.
 #
 # The script has no token and makes no network call before there is work. If the poller got no work (no-work), the
 # script exits 0 without a runner. Otherwise its exit code is the exit code of the runner. The script removes the JIT

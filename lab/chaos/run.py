@@ -17,8 +17,9 @@ from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
 from beat_schedule import periods
+from k8s_adapters.client import object_path
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from lab.bootstrap import ACCOUNTS, NODE_POOLS, POOLS
+from lab.bootstrap import ACCOUNTS, NODE_POOLS, POOLS, SETS_POOL
 from lab.chaos.breaker import WEBHOOKS, Breaker
 from lab.chaos.laws import (
     ANSWERS_WITHIN,
@@ -46,6 +47,7 @@ from ostler.errors import UpstreamError
 from ostler.task_names import SWEEPS
 from ostler.timings import Timings
 from ostler.variables import TIMINGS
+from rules.pools.workloads import pod_name_of
 from rules.sweeps.reaping import SUCCESSES, allowance
 
 Say = Callable[[str], None]
@@ -133,8 +135,9 @@ class Result:
 def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Result:
     """Start a system in `folder`, inject the plan's faults, and return the result. Raises the errors of `System`."""
     on_nodes = scene.cluster == NODE
+    pools = {"embedded": POOLS, NODE: NODE_POOLS}.get(scene.cluster, (*POOLS, SETS_POOL))
     options = Options(
-        pools=NODE_POOLS if on_nodes else POOLS,
+        pools=pools,
         real_nodes=2,
         webs=scene.webs,
         workers=scene.workers,
@@ -318,6 +321,10 @@ class _Run:
         names = {pod.name for pod in pods}
         pages = metadata_pages(self._kube, "serviceaccounts", namespace=namespace, selector=OF_POOLS)
         left += [f"ServiceAccount {each.name} has no Pod" for page in pages for each in page if each.name not in names]
+        path = object_path("statefulsets", namespace=namespace, group="apps")
+        if SETS_POOL in self._system.options.pools:
+            sets = [item["metadata"]["name"] for item in self._kube.request("GET", path)["items"]]
+            left += [f"StatefulSet {each} has no Pod" for each in sets if pod_name_of(each) not in names]
         history = History(**read_rows(self._engine), pods=pods, github=read_log(self._system.github_log))
         return left + [each.removeprefix("L4: ") for each in nothing_left(history)]
 
