@@ -52,6 +52,7 @@ _CONTROLLERS = (
     "taint-eviction-controller",
     "resourcequota-controller",
     "ttl-after-finished-controller",
+    "persistentvolumeclaim-protection-controller",
     "validatingadmissionpolicy-status-controller",
 )
 AUDIT_LOG = "audit.jsonl"
@@ -60,7 +61,12 @@ AUDIT_LOG = "audit.jsonl"
 It exists only if `audit` was set.
 """
 
-_CONTROLLERS_OF_REAL_NODES = ("deployment-controller", "replicaset-controller", "endpointslice-controller")
+_CONTROLLERS_OF_REAL_NODES = (
+    "deployment-controller",
+    "replicaset-controller",
+    "endpointslice-controller",
+    "persistentvolume-binder-controller",
+)
 """Further controllers for clusters with real nodes.
 
 In other clusters, tests write the objects that these controllers manage. The controllers would overwrite these objects.
