@@ -183,7 +183,11 @@ def _schema() -> Json:
 
 
 def _workload_rules() -> list[Json]:
-    """Return the CEL rules about `workload` and `volumes`."""
+    """Return the CEL rules about `workload` and `volumes`.
+
+    `volumes` cannot be added or removed, and `reclaim` cannot be changed. Otherwise a volume that a job of a fork wrote
+    could become the cache of other jobs.
+    """
     stateful = f"(has(self.spec.workload) && self.spec.workload == '{Workload.STATEFUL_SET}')"
     return [
         {
@@ -198,6 +202,10 @@ def _workload_rules() -> list[Json]:
         {
             "rule": f"!{stateful} || !has(self.spec.containers)",
             "message": "containers do not work with workload StatefulSet: use workload Pod",
+        },
+        {
+            "rule": "has(self.spec.volumes) == has(oldSelf.spec.volumes)",
+            "message": "volumes cannot be added to a pool or removed: create another pool, then delete this pool",
         },
         {
             "rule": "!has(self.spec.volumes) || !has(self.spec.allowForks) || !self.spec.allowForks "
@@ -425,7 +433,13 @@ def _volumes() -> Json:
                 "default": Reclaim.RETAIN.value,
                 "description": "What becomes of the volumes of a runner that has ended. `Retain`: the next new runner "
                 "of the pool gets them, with their contents. `Delete`: they are deleted, and every runner begins with "
-                "empty volumes.",
+                "empty volumes. This field cannot be changed.",
+                "x-kubernetes-validations": [
+                    {
+                        "rule": "self == oldSelf",
+                        "message": "volumes.reclaim cannot be changed: create another pool, then delete this pool",
+                    }
+                ],
             },
         },
     }

@@ -14,7 +14,7 @@ from datetime import datetime
 import msgspec
 
 from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL, POOL_LABEL
+from k8s_adapters.names import ATTEMPT_ANNOTATION, CLAIM_ANNOTATION, OWNER_LABEL, POOL_LABEL
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
 
@@ -29,7 +29,8 @@ OF_POOLS = POOL_LABEL
 class ObjectSeen:
     """The metadata of one object. `owner` and `stamp` are the two values of a Pod's stamp, or None if the Pod has none.
 
-    `stamped` is True if the Pod has an owner label, even if the value of the label is no number.
+    `stamped` is True if the Pod has an owner label, even if the value of the label is no number. `attempt` is the
+    attempt that created the object.
     """
 
     namespace: str
@@ -40,6 +41,7 @@ class ObjectSeen:
     owner: int | None
     stamp: str | None
     stamped: bool = False
+    attempt: str | None = None
 
 
 def metadata_pages(
@@ -69,6 +71,7 @@ class _Labels(msgspec.Struct, gc=False):
 
 class _Annotations(msgspec.Struct, gc=False):
     stamp: str | None = msgspec.field(name=CLAIM_ANNOTATION, default=None)
+    attempt: str | None = msgspec.field(name=ATTEMPT_ANNOTATION, default=None)
 
 
 class _Metadata(msgspec.Struct, gc=False, rename="camel"):
@@ -109,4 +112,5 @@ def _read(metadata: _Metadata, namespace: str) -> ObjectSeen:
         owner=int(owner) if owner is not None and owner.isdecimal() else None,
         stamp=None if metadata.annotations is None else metadata.annotations.stamp,
         stamped=owner is not None,
+        attempt=None if metadata.annotations is None else metadata.annotations.attempt,
     )

@@ -23,6 +23,9 @@ SERVICE_ACCOUNT_ANNOTATION = "ostler.dev/service-account-uid"
 EXIT_FINALIZER = "ostler.dev/exit"
 """Finalizer of a Pod of a StatefulSet. Without it, the controller would replace the Pod directly after its end."""
 
+POOL_UID_ANNOTATION = "ostler.dev/pool-uid"
+"""Annotation of a volume with the UID of its pool. Another pool with the same name does not use the volume."""
+
 RUNNER_LABEL = "ostler.dev/runner"
 """Label of a StatefulSet's Pod and volumes, with the name of the StatefulSet. The StatefulSet selects this label."""
 

@@ -182,22 +182,27 @@ def delete_runner(
     if the node of the Pod is gone.
     """
     owner = owner_of(name)
-    owner_uid = None
+    found = None
     if attempt is not None:
-        owner_uid = owner.would_replace(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
-    seen = OwnerSeen(owned=owner_uid is not None, pod=True, forced=force)
+        found = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+    seen = OwnerSeen(
+        owned=found is not None and not found.ending,
+        owner_ending=found is not None and found.orphaning,
+        pod=True,
+        forced=force,
+    )
     answer: Json | None = None
     while (step := next_step(seen)) not in {Step.WAIT, Step.DONE}:
         halt(f"runner_end.before_{step.name.lower()}")
-        if step is Step.END_OWNER:
-            owner.end(client, namespace=namespace, name=name, uid=owner_uid or "", policy=policy)
-            seen = replace(seen, owned=False)
+        if step is Step.END_OWNER and found is not None:
+            gone = owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
+            seen = replace(seen, owned=False, owner_ending=not gone)
         elif step is Step.DELETE_POD:
             try:
                 answer = _delete_pod(client, namespace=namespace, name=name, uid=uid, force=force, policy=policy)
             except _Successor:
                 return Deletion.SUCCESSOR
-            seen = _seen(answer, forced=force)
+            seen = _after_delete(seen, answer)
         else:
             owner.release(client, namespace=namespace, name=name, uid=uid, policy=policy)
             seen = replace(seen, held=False)
@@ -234,14 +239,13 @@ def _delete_pod(
         raise
 
 
-def _seen(answer: Json | None, *, forced: bool) -> OwnerSeen:
-    """Return a runner without an owner as the answer to the deletion of its Pod shows it."""
+def _after_delete(seen: OwnerSeen, answer: Json | None) -> OwnerSeen:
+    """Return the runner as the answer to the deletion of its Pod shows it."""
     if answer is None:
-        return OwnerSeen(owned=False, pod=False)
+        return replace(seen, pod=False)
     if EXIT_FINALIZER not in (answer.get("metadata", {}).get("finalizers") or ()):
-        return OwnerSeen(owned=False, pod=True, terminating=True)
-    ended = read_pod(answer).is_terminal
-    return OwnerSeen(owned=False, pod=True, terminating=True, held=True, ended=ended, forced=forced)
+        return replace(seen, terminating=True)
+    return replace(seen, terminating=True, held=True, ended=read_pod(answer).is_terminal)
 
 
 def delete_account_left(
@@ -252,16 +256,16 @@ def delete_account_left(
     uid: str,
     attempt: str | None = None,
     policy: RetryPolicy | None = None,
-) -> bool:
-    """Delete the ServiceAccount of a Pod that is gone, unless a successor of the Pod uses it.
+) -> None:
+    """Delete the StatefulSet and the ServiceAccount of a Pod that is gone, unless a successor of the Pod uses them.
 
-    If `attempt` is given, the ServiceAccount is deleted only if this attempt created it. Return True if there was such
-    a ServiceAccount.
+    If `attempt` is given, they are deleted only if this attempt created them. Without it, no StatefulSet is deleted.
     """
+    if attempt is not None:
+        _end_owner(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
     known = _service_account_of(client, namespace, name, uid, attempt, policy)
     if known is not None:
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
-    return known is not None
 
 
 def _service_account_of(
@@ -303,17 +307,46 @@ def delete_service_account(
 
 
 def delete_left_by_runner(
-    client: KubeClient, *, namespace: str, name: str, account_uid: str, policy: RetryPolicy | None = None
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    attempt: str | None,
+    account_uid: str,
+    policy: RetryPolicy | None = None,
 ) -> None:
     """Delete the StatefulSet that a runner left behind, and then its ServiceAccount, which has this UID.
 
-    `name` is the name of the runner's Pod. The caller has proven that the Pod is gone and that no row needs the name.
+    `name` is the name of the runner's Pod, and `attempt` the attempt of the ServiceAccount. The caller has proven that
+    the Pod is gone and that no row needs the name.
     """
-    owner = owner_of(name)
-    owner_uid = owner.would_replace(client, namespace=namespace, name=name, attempt=None, policy=policy)
-    if owner_uid is not None:
-        owner.end(client, namespace=namespace, name=name, uid=owner_uid, policy=policy)
+    _end_owner(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
     delete_service_account(client, namespace=namespace, name=name, uid=account_uid, policy=policy)
+
+
+def clear_name(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> bool:
+    """Remove what earlier attempts left under the name of a runner that has no Pod, and return True if it is removed.
+
+    Only a StatefulSet and a ServiceAccount with a pool label are removed. If a Pod has the name, nothing is removed.
+    The caller has proven that no other row needs the name.
+    """
+    if get_pod(client, namespace=namespace, name=name, policy=policy) is not None:
+        return False
+    if not _end_owner(client, namespace=namespace, name=name, attempt=None, policy=policy):
+        return False
+    delete_account_left(client, namespace=namespace, name=name, uid="", policy=policy)
+    return True
+
+
+def _end_owner(
+    client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None
+) -> bool:
+    """End the owner of a runner without a Pod. Return True if there is none any more."""
+    owner = owner_of(name)
+    found = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+    if found is None:
+        return True
+    return not found.ending and owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
 
 
 def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:

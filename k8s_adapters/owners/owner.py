@@ -8,12 +8,26 @@ state (`rules.pools.owner_sync`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created
 from rules.upstream.retry import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFound:
+    """The owner of a Pod.
+
+    `ending` is True if its deletion was requested. It then creates no Pod any more. `orphaning` is True if the garbage
+    collector still has to take it off its Pod.
+    """
+
+    uid: str
+    ending: bool
+    orphaning: bool
 
 
 class Owner(Protocol):
@@ -26,19 +40,20 @@ class Owner(Protocol):
         `k8s_adapters.resources.create_pod` raises.
         """
 
-    def would_replace(
+    def find(
         self, client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None
-    ) -> str | None:
-        """Return the UID of the object that would create a successor of the Pod, or None if there is no such object.
+    ) -> OwnerFound | None:
+        """Return the owner of the Pod, or None if there is no such object.
 
         `name` is the name of the Pod. `attempt` is the attempt that created the runner. An object of another attempt
         belongs to a successor and is ignored. If `attempt` is None, the object may have any attempt.
         """
 
-    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
+    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> bool:
         """Remove the object with this UID so that its Pod stays and gets no successor.
 
-        It is no error if the object is gone or has another UID.
+        It is no error if the object is gone or has another UID. Return True if the object is gone. Return False if the
+        garbage collector still has to take the object off the Pod.
         """
 
     def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:

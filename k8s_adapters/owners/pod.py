@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.owners.owner import OwnerFound
 from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created, create_pod
 from rules.upstream.retry import RetryPolicy
@@ -22,7 +23,7 @@ class PodOwner:
         """Create the Pod."""
         return create_pod(client, body=pod, policy=policy)
 
-    def would_replace(
+    def find(
         self,
         client: KubeClient,  # noqa: ARG002
         *,
@@ -30,12 +31,21 @@ class PodOwner:
         name: str,  # noqa: ARG002
         attempt: str | None,  # noqa: ARG002
         policy: RetryPolicy | None,  # noqa: ARG002
-    ) -> str | None:
+    ) -> OwnerFound | None:
         """Return None without a call."""
         return None
 
-    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
-        """Do nothing, because there is no object to remove."""
+    def end(
+        self,
+        client: KubeClient,  # noqa: ARG002
+        *,
+        namespace: str,  # noqa: ARG002
+        name: str,  # noqa: ARG002
+        uid: str,  # noqa: ARG002
+        policy: RetryPolicy | None,  # noqa: ARG002
+    ) -> bool:
+        """Return True, because there is no object to remove."""
+        return True
 
     def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
         """Do nothing, because the Pod has no finalizer of Ostler."""

@@ -11,6 +11,7 @@ before it removes the finalizer: the Pod then belongs to nobody, and no successo
 from __future__ import annotations
 
 import copy
+from weakref import WeakSet
 
 from k8s_adapters.client import MERGE_PATCH, METADATA_ONLY, Json, KubeClient, object_path
 from k8s_adapters.names import (
@@ -18,8 +19,10 @@ from k8s_adapters.names import (
     DIGEST_ANNOTATION,
     EXIT_FINALIZER,
     POOL_LABEL,
+    POOL_UID_ANNOTATION,
     RUNNER_LABEL,
 )
+from k8s_adapters.owners.owner import OwnerFound
 from k8s_adapters.owners.volumes import volume_shape
 from k8s_adapters.pod_events import list_events
 from k8s_adapters.pods import get_pod
@@ -27,13 +30,18 @@ from k8s_adapters.pools import PoolSeen
 from k8s_adapters.refusals import Refusal, refusal_in
 from k8s_adapters.resources import Created, create_stateful_set
 from ostler.errors import Conflict, Gone, UpstreamError
-from rules.pools.pod_template import RUNNER
+from rules.pools.pod_template import POLLER, RUNNER
 from rules.pools.workloads import pod_name_of, stateful_set_of
 from rules.upstream.retry import RetryPolicy
 
 APPS = "apps"
 KIND = "statefulsets"
 _TRIES = 3  # attempts to remove the finalizer while other clients write the Pod
+_ORPHANING = "orphan"  # finalizer of an object until the garbage collector has taken it off its dependents
+_CHECKS, _CHECK_EVERY = 10, 0.05  # reads of a StatefulSet that is being deleted, and seconds between two reads
+_TERMINATING_WITHIN = 0.5  # seconds to wait for the end of an earlier StatefulSet of the same name
+_supported: WeakSet[KubeClient] = WeakSet()  # clients whose API server is new enough
+_PROBE = "00000000"  # suffix of the name in a dry run
 TOO_OLD = (
     "workload StatefulSet needs Kubernetes 1.35 or newer: the API server dropped the restart policy of the containers, "
     "so a finished runner would start again"
@@ -58,43 +66,46 @@ class StatefulSetOwner:
     def create(self, client: KubeClient, *, pool: PoolSeen, pod: Json, policy: RetryPolicy | None) -> Created:
         """Create the StatefulSet. Its controller creates the Pod.
 
-        Raises `Unsupported` if the API server is too old. The StatefulSet is then removed again. Raises `PodRefused` if
-        an earlier call created the StatefulSet, and the API server refuses the Pod to the controller.
+        Raises `Unsupported` if the API server is too old. Raises `PodRefused` if an earlier call created the
+        StatefulSet, and the API server refuses the Pod to the controller.
         """
         body = build_stateful_set(pool=pool, pod=pod)
-        created = create_stateful_set(client, body=body, policy=policy)
+        _check_support(client, body, pool=pool.name, policy=policy)
+        created = create_stateful_set(client, body=body, policy=policy, terminating_within=_TERMINATING_WITHIN)
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         if created.ours_before:
             _raise_if_refused(client, namespace, name, uid=created.uid, policy=policy)
-        else:
-            stored = _read(client, namespace, name, policy, whole=True)
-            if stored is not None and not _never_restarts(stored):
-                path = object_path(KIND, namespace=namespace, name=name, group=APPS)
-                client.request("DELETE", path, body={"preconditions": {"uid": created.uid}}, policy=policy)
-                raise Unsupported(TOO_OLD)
         return Created(name=pod["metadata"]["name"], uid="", ours_before=created.ours_before)
 
-    def would_replace(
+    def find(
         self, client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None
-    ) -> str | None:
-        """Return the UID of the StatefulSet, or None if it is gone, is being deleted or has another attempt."""
+    ) -> OwnerFound | None:
+        """Return the StatefulSet, or None if it is gone or has another attempt."""
         found = _read(client, namespace, _set_of(name), policy)
         if found is None:
             return None
         metadata = found["metadata"]
         ours = POOL_LABEL in (metadata.get("labels") or {})
         same = attempt is None or (metadata.get("annotations") or {}).get(ATTEMPT_ANNOTATION) == attempt
-        # The controller ignores a StatefulSet that is being deleted.
-        return str(metadata["uid"]) if ours and same and "deletionTimestamp" not in metadata else None
+        ending = "deletionTimestamp" in metadata
+        # The controller ignores a StatefulSet that is being deleted, but its cache might be older.
+        orphaning = ending and _ORPHANING in (metadata.get("finalizers") or ())
+        return OwnerFound(str(metadata["uid"]), ending, orphaning) if ours and same else None
 
-    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
-        """Delete the StatefulSet with the propagation policy `Orphan`."""
+    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> bool:
+        """Delete the StatefulSet with the propagation policy `Orphan`, and wait a moment until it is gone."""
         path = object_path(KIND, namespace=namespace, name=_set_of(name), group=APPS)
         body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Orphan"}
         try:
             client.request("DELETE", path, body=body, policy=policy)
         except (Gone, Conflict):
-            return
+            return True
+        for _ in range(_CHECKS):
+            found = _read(client, namespace, _set_of(name), policy)
+            if found is None or found["metadata"]["uid"] != uid:
+                return True
+            client.timing.sleep(_CHECK_EVERY)
+        return False
 
     def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
         """Remove the finalizer `ostler.dev/exit`. Finalizers of other programs stay.
@@ -162,7 +173,11 @@ def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
             },
             "volumeClaimTemplates": [
                 {
-                    "metadata": {"name": claim.name, "labels": selected, "annotations": {DIGEST_ANNOTATION: shape}},
+                    "metadata": {
+                        "name": claim.name,
+                        "labels": selected,
+                        "annotations": {DIGEST_ANNOTATION: shape, POOL_UID_ANNOTATION: pool.uid},
+                    },
                     "spec": {
                         "accessModes": [claim.access_mode],
                         "resources": {"requests": {"storage": f"{claim.storage_mib}Mi"}},
@@ -186,18 +201,32 @@ def _raise_if_refused(client: KubeClient, namespace: str, name: str, *, uid: str
         raise PodRefused(refusal_in(latest.note))
 
 
+def _check_support(client: KubeClient, body: Json, *, pool: str, policy: RetryPolicy | None) -> None:
+    """Raise `Unsupported` if the API server would drop the restart policy of the containers.
+
+    A dry run shows it, so nothing is created. The answer is remembered for each client.
+    """
+    if client in _supported:
+        return
+    metadata = {**body["metadata"], "name": f"{pool}-{_PROBE}"}
+    spec = copy.deepcopy(body["spec"])
+    spec["template"]["spec"]["serviceAccountName"] = pod_name_of(metadata["name"])
+    path = object_path(KIND, namespace=metadata["namespace"], group=APPS)
+    probe = {**body, "metadata": metadata, "spec": spec}
+    stored = client.request("POST", path, body=probe, query={"dryRun": "All"}, policy=policy)
+    if not _never_restarts(stored):
+        raise Unsupported(TOO_OLD)
+    _supported.add(client)
+
+
 def _never_restarts(stateful_set: Json) -> bool:
     containers = stateful_set["spec"]["template"]["spec"]["containers"]
-    return all(each.get("restartPolicy") == "Never" for each in containers)
+    return all(each.get("restartPolicy") == "Never" for each in containers if each["name"] in {POLLER, RUNNER})
 
 
-def _read(
-    client: KubeClient, namespace: str, name: str, policy: RetryPolicy | None, *, whole: bool = False
-) -> Json | None:
+def _read(client: KubeClient, namespace: str, name: str, policy: RetryPolicy | None) -> Json | None:
     path = object_path(KIND, namespace=namespace, name=name, group=APPS)
     try:
-        if whole:
-            return client.request("GET", path, policy=policy)
         return client.request("GET", path, accept=METADATA_ONLY, policy=policy)
     except Gone:
         return None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import datetime
 
 from k8s_adapters.client import Json, KubeClient, object_path
-from k8s_adapters.names import DIGEST_ANNOTATION, POOL_LABEL, RUNNER_LABEL
+from k8s_adapters.names import DIGEST_ANNOTATION, POOL_LABEL, POOL_UID_ANNOTATION, RUNNER_LABEL
 from k8s_adapters.pools import Volumes
+from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.volumes import VolumeSeen
 from rules.upstream.retry import RetryPolicy
@@ -58,11 +60,14 @@ def volume_shape(volumes: Volumes) -> str:
 
 def _read(item: Json) -> VolumeSeen:
     metadata = item["metadata"]
+    annotations = metadata.get("annotations") or {}
     return VolumeSeen(
         name=metadata["name"],
         uid=metadata["uid"],
         runner=metadata["labels"][RUNNER_LABEL],
-        shape=(metadata.get("annotations") or {}).get(DIGEST_ANNOTATION, ""),
+        shape=annotations.get(DIGEST_ANNOTATION, ""),
+        pool_uid=annotations.get(POOL_UID_ANNOTATION, ""),
+        age_seconds=(utcnow() - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds(),
         lost=(item.get("status") or {}).get("phase") == "Lost",
         terminating="deletionTimestamp" in metadata,
     )

@@ -25,6 +25,7 @@ class ClaimFacts:
     namespace: str
     pod_name: str
     pod_uid: str
+    attempt: str
     job_id: int | None
     repository: str | None
     installation_id: int | None
@@ -40,7 +41,8 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
     """Return the facts of a live job claim, or None if the claim has ended or is not a job claim."""
     query = db.execute(
         text("""
-            SELECT p.namespace, p.name AS pod_name, c.pod_uid, c.job_id, j.repository, c.installation_id, c.account_id,
+            SELECT p.namespace, p.name AS pod_name, c.pod_uid, p.attempt_id AS attempt, c.job_id, j.repository,
+                   c.installation_id, c.account_id,
                    c.pool_id, c.state = 'executing' AS executing,
                    c.state = 'releasing' AS releasing, c.delivered_at IS NOT NULL AS delivered
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id

@@ -75,6 +75,8 @@ class PodFacts:
     poller_exit_code: int | None
     runner_exit_code: int | None
     exit_reason: str | None
+    held: bool = False
+    """True if the finalizer `ostler.dev/exit` keeps the Pod until Ostler removes it."""
     ours: bool = True
     """True if Ostler created the Pod. No row is inserted for a foreign Pod that carries the pool's label."""
 
@@ -91,6 +93,9 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     Only rows that change are locked, because the matcher skips locked rows. A row that another session has locked is
     skipped. The next reconcile records the change (law L14).
     """
+    held = [pod.uid for pod in pods if pod.held]
+    if held:
+        pod_facts.record_present(db, held, now=now)
     known = {
         row.name: row
         for row in db.execute(

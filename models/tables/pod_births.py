@@ -178,6 +178,14 @@ def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
         )
 
 
+def drop_given_up(db: Connection, *, row_id: int) -> None:
+    """Delete a given-up row. The caller has proven that no object with the name of its Pod exists.
+
+    If a creation that is still in flight makes the Pod nevertheless, a list shows the Pod, and the Pod gets a new row.
+    """
+    db.execute(text("DELETE FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NOT NULL"), {"id": row_id})
+
+
 def give_up_row(db: Connection, *, row_id: int, now: datetime) -> None:
     """Mark a row as gone. Its Pod cannot be created, because an object that is not Ostler's has the Pod's name."""
     db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})

@@ -108,6 +108,25 @@ def record_gone(db: Connection, uid: str, *, now: datetime) -> None:
     )
 
 
+def record_present(db: Connection, uids: Sequence[str], *, now: datetime) -> None:
+    """Correct the rows of listed Pods that were recorded as gone more than a minute ago.
+
+    The list might be older than the record by up to a minute. If another row has the name of such a Pod, nothing is
+    changed. Locked rows are skipped.
+    """
+    db.execute(
+        text("""
+            UPDATE runner_pods SET gone_at = NULL WHERE id IN (
+                SELECT p.id FROM runner_pods p
+                WHERE p.uid = ANY(:uids) AND p.gone_at < CAST(:now AS timestamptz) - interval '1 minute'
+                  AND NOT EXISTS (SELECT FROM runner_pods o WHERE o.namespace = p.namespace AND o.name = p.name
+                                  AND o.id <> p.id AND (o.gone_at IS NULL OR o.uid IS NULL))
+                ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"uids": list(uids), "now": now},
+    )
+
+
 def record_nodes(db: Connection, *, gone: Sequence[str], back: Sequence[str], now: datetime) -> None:
     """Record which Pods are on gone nodes, and which Pods are on nodes that are no longer gone.
 

@@ -21,7 +21,7 @@ class Step(StrEnum):
     END_OWNER = "remove the owner and leave the Pod"
     DELETE_POD = "delete the Pod"
     RELEASE_POD = "remove the finalizer of the Pod"
-    WAIT = "wait until the containers of the Pod have ended"
+    WAIT = "wait until the containers of the Pod have ended and its owner is gone"
     DONE = "nothing is left"
 
 
@@ -30,6 +30,7 @@ class OwnerSeen:
     """A runner whose end was decided, as it was observed.
 
     - `owned`: an owner exists that would replace the Pod. It is False for the workload `Pod`.
+    - `owner_ending`: the owner is being removed, and the Pod still refers to it.
     - `pod`: the Pod exists.
     - `terminating`: the deletion of the Pod was requested, by Ostler or by another client.
     - `held`: the Pod has the finalizer `ostler.dev/exit`.
@@ -39,6 +40,7 @@ class OwnerSeen:
 
     owned: bool
     pod: bool
+    owner_ending: bool = False
     terminating: bool = False
     held: bool = False
     ended: bool = False
@@ -53,6 +55,6 @@ def next_step(seen: OwnerSeen) -> Step:
         return Step.DONE
     if not seen.terminating:
         return Step.DELETE_POD
-    if seen.held and (seen.ended or seen.forced):
+    if seen.held and not seen.owner_ending and (seen.ended or seen.forced):
         return Step.RELEASE_POD
     return Step.WAIT

@@ -25,6 +25,8 @@ class VolumeSeen:
 
     - `runner`: the name of the StatefulSet that it was created for.
     - `shape`: digest of the `spec.volumes` that it was created from.
+    - `pool_uid`: the UID of the pool that it was created for.
+    - `age_seconds`: time since its creation.
     - `lost`: its PersistentVolume does not exist any more.
     - `terminating`: its deletion was requested.
     """
@@ -33,6 +35,8 @@ class VolumeSeen:
     uid: str
     runner: str
     shape: str
+    pool_uid: str = ""
+    age_seconds: float = 0.0
     lost: bool = False
     terminating: bool = False
 
@@ -57,21 +61,27 @@ class VolumePlan:
 NO_VOLUMES = VolumePlan()
 
 
+UNKNOWN_AFTER = 600.0
+"""Minimum age in seconds of a volume whose runner Postgres does not know, before the runner counts as ended.
+
+The row of a runner is older than its volumes. After a restore of Postgres, the row might be missing.
+"""
+
+
 def plan_volumes(
     volumes: Sequence[VolumeSeen], *, used_by: Mapping[str, int | None], shape: str, reclaim: Reclaim
 ) -> VolumePlan:
     """Return the plan for the volumes of a pool.
 
     `used_by` has each runner of `volumes` that Postgres knows. The value is None if the runner exists or might exist.
-    Otherwise it is the id of the runner's newest row. A runner that Postgres does not know has ended. The rows must be
-    read after the volumes were listed (law L8): the row of a runner is older than its volumes.
+    Otherwise it is the id of the runner's newest row. The rows must be read after the volumes were listed (law L8).
 
     Volumes that were not used for the longest time come first. A volume that no Pod can use, for example because its
     zone is full, therefore does not stop the pool as long as the pool has other volumes.
 
     A volume of another `shape` is never used again, and is only deleted if `reclaim` says so.
     """
-    ended = {each.runner for each in volumes if used_by.get(each.runner, 0) is not None}
+    ended = {each.runner for each in volumes if _has_ended(each, used_by)}
     free = [each for each in volumes if each.runner in ended and not each.terminating]
     unfit = {each.runner for each in volumes if each.lost or each.terminating or each.shape != shape}
     reusable = sorted({each.runner for each in free} - unfit, key=lambda runner: (used_by.get(runner) or 0, runner))
@@ -83,3 +93,9 @@ def plan_volumes(
         free=sum(each.runner in ended and not each.lost for each in remaining),
         lost=sum(each.lost for each in remaining),
     )
+
+
+def _has_ended(volume: VolumeSeen, used_by: Mapping[str, int | None]) -> bool:
+    if volume.runner not in used_by:
+        return volume.age_seconds >= UNKNOWN_AFTER
+    return used_by[volume.runner] is not None

@@ -224,6 +224,9 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
             return Warmth.UNKNOWN
         postpone(rt, work, "the annotation of its Pod keeps changing")
         return None
+    if result.outcome is StampOutcome.POD_GONE and (living := read_pod(rt, work)) is not None and living.exit_held:
+        # Somebody deleted the Pod, and Ostler's finalizer keeps it. Its retirement removes the finalizer.
+        return Warmth.UNKNOWN
     return _WARMTH[result.outcome]
 
 

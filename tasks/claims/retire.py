@@ -87,7 +87,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             namespace=work.namespace,
             name=work.pod_name,
             uid=work.pod_uid,
-            attempt=work.attempt,
+            attempt=work.attempt if living is None else living.attempt,
             policy=calls(RETIRE),
         )
     seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
@@ -129,7 +129,7 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
         namespace=work.namespace,
         name=work.pod_name,
         uid=work.pod_uid,
-        attempt=work.attempt,
+        attempt=pod.attempt,
         force=True,
         policy=calls(RETIRE),
     )

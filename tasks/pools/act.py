@@ -26,12 +26,12 @@ from ostler.reasons import words_of
 from rules.pools.pool_plan import Why
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
-from tasks.pools.create_pods import RESERVE, create_pods, record_born
+from tasks.pools.create_pods import RESERVE, create_pods, record_born, remove_given_up
 from tasks.pools.deadlines import limit_jobs
+from tasks.pools.delete_volumes import delete_volumes
 from tasks.pools.finished_pods import handle_missing, handle_spent
 from tasks.pools.observe import Observed
 from tasks.pools.plan import Planned
-from tasks.pools.volumes import delete_volumes
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
@@ -56,7 +56,8 @@ def act(rt: Runtime, planned: Planned) -> None:
         create_pods(rt, planned)
     else:
         record_born(rt, planned)
-    delete_volumes(rt, planned.volumes, namespace=planned.observed.pool.namespace)
+    remove_given_up(rt, planned)
+    delete_volumes(rt, planned)
 
 
 def record_events(rt: Runtime, planned: Planned) -> None:

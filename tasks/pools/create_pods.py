@@ -14,10 +14,11 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
 from k8s_adapters.owners.stateful_set import PodRefused, Unsupported
+from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen, get_pool
 from k8s_adapters.refusals import Refusal, refusal_of
 from k8s_adapters.runner_scripts import ForeignScripts
-from k8s_adapters.runners import create_runner, delete_account_left
+from k8s_adapters.runners import clear_name, create_runner
 from models.pools import pod_rows, pool_plans
 from models.tables import pod_births
 from ostler import telemetry
@@ -25,10 +26,10 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.starts import Trouble
-from rules.pools.workloads import Workload
+from rules.pools.workloads import Workload, stateful_set_of
 from tasks.pools.facts import builder_image_of, pod_hash_of, problem_of
 from tasks.pools.plan import Planned
-from tasks.worker.base import SWEEP, calls, remaining
+from tasks.worker.base import SWEEP, SWEEP_ROW, calls, remaining
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
@@ -169,8 +170,8 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     If a controller creates the Pod, the next list or the first poll shows the UID. Until then, each reconcile repeats
     the call, which finds the owner of the Pod.
 
-    If another object already has the name, the row is marked as gone, unless the object is the ServiceAccount of an
-    earlier runner. After any other failure the row stays, and the next reconcile repeats the same attempt.
+    If another object already has the name, the row is marked as gone, unless `may_retry` allows another attempt. After
+    any other failure the row stays, and the next reconcile repeats the same attempt.
     """
     try:
         created = create_runner(
@@ -186,11 +187,11 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             policy=calls(SWEEP),
         )
     except Conflict:
-        if pool.volumes is not None and remove_account(rt, namespace=pool.namespace, pod_name=pod_name):
+        if stateful_set_of(pod_name) is None or not may_retry(rt, pool, pod_name=pod_name, attempt=attempt):
+            log.warning("pod.not_created_because_name_is_in_use", pod=pod_name)
+            rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
             return
-        log.warning("pod.not_created_because_name_is_in_use", pod=pod_name)
-        rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
-        return
+        raise
 
     def body(db: Connection) -> None:
         pod_births.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
@@ -201,9 +202,33 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         telemetry.PODS_CREATED.inc()
 
 
-def remove_account(rt: Runtime, *, namespace: str, pod_name: str) -> bool:
-    """Delete the ServiceAccount that an earlier runner with the same name and the same volumes left behind.
+def may_retry(rt: Runtime, pool: PoolSeen, *, pod_name: str, attempt: str) -> bool:
+    """Return True if the creation of a runner, whose name an object already has, can succeed at the next reconcile.
 
-    Return True if there was one. The next reconcile then repeats the creation.
+    This is the case if the controller has created the Pod of this attempt, so that the next list shows the Pod. It is
+    also the case if the objects that an earlier runner, or the same attempt with an earlier template, left under this
+    name are removed now.
     """
-    return delete_account_left(rt.kube, namespace=namespace, name=pod_name, uid="", policy=calls(SWEEP))
+    namespace = pool.namespace
+    pod = get_pod(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
+    if pod is not None:
+        return pod.attempt == attempt
+    return clear_name(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
+
+
+def remove_given_up(rt: Runtime, planned: Planned) -> None:
+    """Remove what is left of runners that the plan gave up before they had a Pod, and then their rows.
+
+    A given-up row reserves its name until the row is pruned. A later runner could not get the volumes of this name.
+    """
+    given_up = set(planned.plan.give_up)
+    for row in planned.pod_rows:
+        if row.id not in given_up or stateful_set_of(row.name) is None or remaining() < RESERVE:
+            continue
+        try:
+            with rt.waker.single_flight(f"create:{row.id}") as first:
+                namespace = planned.observed.pool.namespace
+                if first and clear_name(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP_ROW)):
+                    rt.transaction(pod_births.drop_given_up, row_id=row.id)
+        except UpstreamError as error:
+            log.warning("pod.given_up_runner_not_removed", pod=row.name, error=meaning_of(error))

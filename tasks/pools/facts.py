@@ -111,5 +111,6 @@ def pod_facts(pod: PodSeen) -> PodFacts:
         poller_exit_code=pod.poller_exit_code,
         runner_exit_code=pod.runner_exit_code,
         exit_reason=pod.exit_reason,
+        held=pod.exit_held,
         ours=pod.is_ours,
     )

@@ -62,13 +62,13 @@ def handle_missing(rt: Runtime, row: PodRow, *, namespace: str, unavailable: set
     if row.claim_id is None:
         rt.transaction(releases.mark_gone, uid, now=now)
         wake_after_pods(rt, [uid])
-        delete_account(rt, namespace=namespace, name=row.name, uid=uid)
+        delete_account(rt, namespace=namespace, name=row.name, uid=uid, attempt=row.attempt_id or None)
     else:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=False, unavailable=unavailable)
 
 
-def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
-    """Delete the ServiceAccount of a Pod that is proven gone, if enough time is left.
+def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str, attempt: str | None) -> None:
+    """Delete the ServiceAccount of a Pod that is proven gone, and its StatefulSet before, if enough time is left.
 
     When many Pods are gone at once, the remaining time is used for the creation of new Pods. The sweep
     `orphaned_service_accounts` deletes the ServiceAccounts that remain.
@@ -76,7 +76,7 @@ def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str) -> None:
     if remaining() < ACCOUNT_RESERVE:
         return
     try:
-        delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, policy=calls(SWEEP_ROW))
+        delete_account_left(rt.kube, namespace=namespace, name=name, uid=uid, attempt=attempt, policy=calls(SWEEP_ROW))
     except UpstreamError as error:
         log.warning("service_account.not_deleted", pod=name, error=meaning_of(error))
 
@@ -238,7 +238,9 @@ def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
     """
     wake_after(rt, pool_id=claim.pool_id, account_id=claim.account_id)
     if gone:
-        delete_account(rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid)
+        delete_account(
+            rt, namespace=claim.namespace, name=claim.pod_name, uid=claim.pod_uid, attempt=claim.attempt or None
+        )
 
 
 def count_lost(rt: Runtime, claim: pod_claims.ClaimFacts) -> None:

@@ -1,4 +1,4 @@
-"""Volumes of a pool's runners in a reconcile: list them before the plan, and delete those that nobody needs."""
+"""Volumes of a pool's runners in a reconcile: list them before the plan, and plan what to do with them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Row
 
-from k8s_adapters.owners.volumes import delete_volume, list_volumes
+from k8s_adapters.owners.volumes import list_volumes
 from models.pools import pod_rows
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.pools.volumes import NO_VOLUMES, Reclaim, VolumePlan, VolumeSeen, plan_volumes
 from rules.pools.workloads import pod_name_of
 from tasks.pools.observe import PoolName
-from tasks.worker.base import SWEEP_LIST, SWEEP_ROW, calls, remaining
+from tasks.worker.base import SWEEP_LIST, calls
 from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-RESERVE = 5.0
-"""Seconds of the task's deadline that must be left before a volume is deleted.
-
-The next reconcile deletes the other volumes.
-"""
 
 
 def observe_volumes(rt: Runtime, pool: PoolName) -> Sequence[VolumeSeen] | None:
@@ -44,22 +38,10 @@ def observe_volumes(rt: Runtime, pool: PoolName) -> Sequence[VolumeSeen] | None:
 
 def make_volume_plan(db: Connection, pool: Row[Any], volumes: Sequence[VolumeSeen] | None) -> VolumePlan:
     """Return the plan for the listed volumes. The caller must hold the pool's lock."""
+    volumes = [each for each in volumes or () if each.pool_uid == pool.uid]  # a deleted pool might have had the name
     if not volumes or pool.volume_reclaim is None:
         return NO_VOLUMES
     names = {pod_name_of(each.runner): each.runner for each in volumes}
     rows = pod_rows.newest_rows(db, namespace=pool.namespace, names=list(names))
     used_by = {names[row.name]: None if row.open else row.id for row in rows}
     return plan_volumes(volumes, used_by=used_by, shape=pool.volume_shape or "", reclaim=Reclaim(pool.volume_reclaim))
-
-
-def delete_volumes(rt: Runtime, volumes: VolumePlan, *, namespace: str) -> None:
-    """Delete the volumes of a plan. A volume that cannot be deleted is left to the next reconcile."""
-    for volume in volumes.delete:
-        if remaining() < RESERVE:
-            return
-        try:
-            delete_volume(rt.kube, namespace=namespace, name=volume.name, uid=volume.uid, policy=calls(SWEEP_ROW))
-        except UpstreamError as error:
-            log.warning("volume.not_deleted", volume=volume.name, error=meaning_of(error))
-        else:
-            log.info("volume.deleted", volume=volume.name, runner=volume.runner)

@@ -68,6 +68,11 @@ def check(tick: Tick, account: ObjectSeen) -> None:
         lambda _db: True,
         still=lambda db: name not in orphans.open_pod_names(db, namespace=namespace, names=[name]),
         call=lambda: delete_left_by_runner(
-            rt.kube, namespace=namespace, name=name, account_uid=account.uid, policy=calls(SWEEP_ROW)
+            rt.kube,
+            namespace=namespace,
+            name=name,
+            attempt=account.attempt,
+            account_uid=account.uid,
+            policy=calls(SWEEP_ROW),
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from weakref import WeakSet
 
 import pytest
 
@@ -186,7 +187,9 @@ def test_an_end_of_an_earlier_attempt_spares_the_successor(
     new = created(admin, namespace)
 
     assert end(admin, namespace, old) is Deletion.SUCCESSOR
-    assert set_of(admin, namespace) is not None
+    found = set_of(admin, namespace)
+    assert found is not None
+    assert "deletionTimestamp" not in found["metadata"]
     living = pod_of(admin, namespace)
     assert living is not None
     assert (living.uid, living.terminating) == (new.uid, False)
@@ -203,8 +206,11 @@ def test_an_end_whose_reply_was_lost_is_completed_by_the_next(
     client, faults = faulty_client(control_plane)
     faults.lose_reply(cut)
 
-    delete_runner(client, namespace=namespace, name=NAME, uid=pod.uid, attempt=pod.attempt)
+    def ended() -> bool:
+        delete_runner(client, namespace=namespace, name=NAME, uid=pod.uid, attempt=pod.attempt)
+        return pod_of(admin, namespace) is None
 
+    eventually(ended)
     assert_no_successor(admin, namespace)
     assert set_of(admin, namespace) is None
     client.close()
@@ -253,7 +259,8 @@ def test_an_api_server_that_drops_the_restart_policy_is_refused(
     admin: KubeClient, namespace: str, pool: PoolSeen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stateful_set, "_never_restarts", lambda _: False)
+    monkeypatch.setattr(stateful_set, "_supported", WeakSet())
     with pytest.raises(Unsupported) as refused:
         create_runner(admin, pool=pool, name=NAME, attempt="a1", dispatch_url="http://web/", audience="ostler-dispatch")
     assert str(refused.value) == TOO_OLD
-    eventually(lambda: set_of(admin, namespace) is None)
+    assert set_of(admin, namespace) is None

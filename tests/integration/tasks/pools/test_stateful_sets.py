@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -327,6 +328,7 @@ def test_a_pod_that_the_controller_cannot_create_is_named_in_the_condition(stage
 
 def test_an_api_server_that_is_too_old_degrades_the_pool(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stateful_set, "_never_restarts", lambda _: False)
+    monkeypatch.setattr(stateful_set, "_supported", WeakSet())
     stage.pool(replicas=1, **SETS)
     for _ in range(2):
         stage.rows("UPDATE pools SET status_at = NULL")
