@@ -201,6 +201,19 @@ def test_good_pools_are_taken_as_they_are_written() -> None:
         "podTemplate": {"metadata": {"labels": {"team": "ci"}}, "spec": {"nodeSelector": {"a": "b"}}},
         "security": {"podSecurity": "restricted", "allowPrivilegeEscalation": False, "allowForks": False},
         "containers": {"mode": "kubernetes", "vcpu": "500m", "memoryMib": 512},
+        "workload": "Pod",
+        "volumes": {
+            "claims": [
+                {
+                    "name": "cache",
+                    "mountPath": "/cache",
+                    "storage": "1Gi",
+                    "storageClassName": "fast",
+                    "accessMode": "ReadWriteOncePod",
+                }
+            ],
+            "reclaim": "Delete",
+        },
         "drainTimeout": "1h30m",
         "maxJobDuration": "2h",
         "rollout": {"maxUnavailablePercent": 100, "maxSurge": 1},
@@ -212,6 +225,9 @@ def test_good_pools_are_taken_as_they_are_written() -> None:
     for spec in (fixed, scaled):  # the chart refuses replicas beside autoscaling
         (pool,) = (each for each in helm.render(values={"pools": {"small": spec}}) if each["kind"] == "RunnerPool")
         assert pool["spec"] == spec
+    builds: Json = {**POOL, "replicas": 0, "containers": {"mode": "buildkit", "cache": "10Gi"}}
+    (pool,) = (each for each in helm.render(values={"pools": {"small": builds}}) if each["kind"] == "RunnerPool")
+    assert pool["spec"] == builds
     schema = crd_manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert set(full) == set(schema["properties"]), "a field of the definition is missing in values.schema.json"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from weakref import WeakSet
 
@@ -16,7 +17,17 @@ from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen, tick
-from tests.integration.tasks.pools.fleet import NEW, images, polls, rounds, spec, status
+from tests.integration.tasks.pools.fleet import (
+    NEW,
+    beats,
+    images,
+    no_node_takes,
+    polls,
+    reasons,
+    rounds,
+    spec,
+    status,
+)
 from tests.waiting import eventually
 
 SETS = {"workload": "StatefulSet"}
@@ -337,3 +348,28 @@ def test_an_api_server_that_is_too_old_degrades_the_pool(stage: Stage, monkeypat
     assert degraded["reason"] == "PodRefused"
     assert "needs Kubernetes 1.35" in degraded["message"]
     eventually(lambda: sets(stage) == set())
+
+
+def test_a_runner_without_its_volume_is_named_and_others_of_the_pool_go_on(stage: Stage) -> None:
+    """As with a storage class without room, or a volume in a full zone: the scheduler finds no node."""
+    first, second = started(stage, 2, volumes=CACHE)
+    stage.rows("UPDATE runner_pods SET first_polled_at = NULL, polled_at = NULL WHERE name = :name", name=second)
+    stage.rows("DELETE FROM offers")
+    before = stage.pods()[second].uid
+    no_node_takes(stage, second)
+    beats(stage)
+    spec(stage, provisioning={"startTimeout": "1s"})
+    time.sleep(1.5)
+    tick(stage)
+    assert reasons(stage) == {second: "it did not poll in time: no node accepted the Pod within 1 s"}
+
+    def replaced() -> bool:
+        stage.rows("UPDATE pools SET create_after = NULL, start_timeout = 3600")
+        tick(stage)
+        uids = {pod.uid for pod in stage.pods().values()}
+        return len(uids) == 2 and before not in uids
+
+    spec(stage, provisioning={"startTimeout": "1h"})
+    eventually(replaced, within=60)
+    assert stage.pods()[first].terminating is False
+    assert f"cache-{second}" in volumes(stage)
