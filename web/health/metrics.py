@@ -280,7 +280,7 @@ def _versions(found: Statistics) -> Metric:
 def _scaling(found: Statistics) -> Metric:
     parts = GaugeMetricFamily(
         "ostler_pool_scaling",
-        "Replicas of an autoscaled pool and the inputs of the decision, by part",
+        "Replicas of an autoscaled pool and the inputs of the autoscaler, by part",
         labels=("namespace", "pool", "part"),
     )
     for each in found.scaling:
