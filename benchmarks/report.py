@@ -53,8 +53,8 @@ prefix *embedded* marks a figure that was measured with this simulated API serve
 was measured with kube-apiserver and etcd. *Web*, *worker*, *beat* and *watch* are the measured processes of Ostler.
 
 All processes share {cores} cores: Ostler, its load, Postgres, Redis and the lab. The column *others* is the number of
-cores that processes outside the benchmark used, in the median round. If it is above 0.2, these processes might have
-distorted the figure.
+cores that processes outside the benchmark used, in the median round. If this number is above 0.2, these processes might
+have distorted the figure.
 """
 
 
