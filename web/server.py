@@ -61,7 +61,7 @@ class Server(uvicorn.Server):
                 self.certificate = self._certificate()
                 sockets, secured = self._bind()
             except OSError as error:
-                log.error("web.port_in_use", error=str(error))  # noqa: TRY400  the message has all facts
+                log.error("web.port_not_opened", error=str(error))  # noqa: TRY400  the message has all facts
                 raise SystemExit(3) from None
             except ConfigurationError as error:
                 log.error("web.certificate_not_usable", error=str(error))  # noqa: TRY400  the message has all facts
@@ -96,7 +96,7 @@ class Server(uvicorn.Server):
     def _listen_by_tls(self, secured: socket.socket) -> None:
         loop, certificate = asyncio.get_running_loop(), self.certificate
         if certificate is None:
-            raise RuntimeError("no certificate is loaded")
+            raise RuntimeError("the port with TLS is bound, but no certificate is loaded")
 
         def served() -> asyncio.Protocol:
             protocol: Any = self.config.http_protocol_class

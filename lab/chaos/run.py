@@ -430,7 +430,7 @@ class _Run:
         contended = {
             str(line["delivery"])
             for line in read_log_lines(self._system.folder / f"{WEBHOOKS}.log")
-            if line.get("event") == "webhook.not_stored_rows_locked"
+            if line.get("event") == "webhook.not_stored_because_rows_are_locked"
         }
         return of_refusals(
             github,

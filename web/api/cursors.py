@@ -57,7 +57,8 @@ class Cursors:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 "invalid-field",
                 "A field is invalid",
-                "This cursor belongs to another list or to other filters; omit it to begin at the first page",
+                "This cursor is malformed, or was made for another list or other filters; omit it to get the first "
+                "page",
                 field="cursor",
             )
         return int.from_bytes(place, "big")

@@ -67,7 +67,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            raise RuntimeError(f"/api does not support {scope['type']}")
+            raise RuntimeError(f"/api supports only HTTP requests, but received a scope of type {scope['type']!r}")
         reply = _Reply(scope["method"], send)
         try:
             await self._pass(scope, receive, reply)
@@ -122,7 +122,7 @@ class Gate:
             HTTPStatus.UNAUTHORIZED,
             "unauthorized",
             "A valid API token is needed",
-            "Send `Authorization: Bearer TOKEN`; `ostler token create NAME` makes one.",
+            "Send `Authorization: Bearer TOKEN`. `ostler token create NAME` creates a token.",
             headers={"WWW-Authenticate": 'Bearer realm="ostler"'},
         )
 
@@ -187,7 +187,7 @@ async def _read(request: Request) -> bytes:
                         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                         "body-too-large",
                         "The body is too large",
-                        f"At most {LARGEST_BODY} bytes are read.",
+                        f"Send at most {LARGEST_BODY} bytes.",
                         headers={"Connection": "close"},
                     )
     except TimeoutError:
@@ -195,7 +195,7 @@ async def _read(request: Request) -> bytes:
             HTTPStatus.REQUEST_TIMEOUT,
             "body-too-slow",
             "The body did not arrive in time",
-            f"It must arrive within {BODY_WITHIN:.0f} seconds.",
+            f"Send the whole body within {BODY_WITHIN:.0f} seconds.",
             headers={"Connection": "close"},
         ) from None
     return bytes(body)

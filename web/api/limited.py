@@ -43,6 +43,6 @@ async def refuse_limited(request: Request) -> None:
     raise Refusal(
         HTTPStatus.FORBIDDEN,
         "limited-token",
-        "This token is limited to accounts",
+        "This token is limited to some accounts",
         "This path shows or changes the whole fleet; use a token that was created without `--account`.",
     )

@@ -81,7 +81,11 @@ def router(database: Callable[[], Database]) -> APIRouter:
     async def show(pod: PodName, accounts: Visible) -> dict[str, Any]:
         story = await database().run(lambda db: pod_story(db, pod, accounts=accounts))
         if story is None:
-            raise not_found("Pod", cure="Check the name or the UID; old Pods are deleted after a while.")
+            raise not_found(
+                "Pod",
+                by="name or UID",
+                cure="Check the name or the UID. Ostler deletes the rows of old Pods after OSTLER_KEEP_JOBS seconds.",
+            )
         return {
             **story.pod._mapping,
             "end": describe(end_of(story.pod), pod="it"),

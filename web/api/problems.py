@@ -94,15 +94,16 @@ def problem(
     )
 
 
-def not_found(what: str, *, cure: str | None = None) -> Refusal:
+def not_found(what: str, *, by: str = "id", cure: str | None = None) -> Refusal:
     """Return the refusal (404) for an id or a name that does not exist.
 
-    `what` is the name of the resource, such as "job". `cure` is needed if no route lists the resources of this kind.
+    `what` is the name of the resource, such as "job". `by` is "id", "name" or "name or UID", as the path requires.
+    `cure` is needed if no route lists the resources of this kind.
     """
     return Refusal(
         HTTPStatus.NOT_FOUND,
         "not-found",
-        f"There is no {what} with this id" if cure is None else f"There is no {what} with this name or UID",
+        f"There is no {what} with this {by}",
         f"GET /api/v1/{what}s lists all of them." if cure is None else cure,
     )
 
@@ -113,7 +114,8 @@ def unavailable() -> Refusal:
         HTTPStatus.SERVICE_UNAVAILABLE,
         "unavailable",
         "The request cannot be answered now",
-        "The database does not answer or is overloaded. Try again later, or request less at once.",
+        "Postgres failed or did not answer, or too many requests wait. Try again later, or request fewer items at "
+        "once.",
         headers={"Retry-After": str(RETRY_AFTER)},
     )
 
@@ -190,5 +192,9 @@ def _field_problem(error: Mapping[str, Any]) -> FieldProblem:
     where = [str(part) for part in error["loc"][1:]]
     if error["type"] == "json_invalid" or not where:
         return FieldProblem(field=str(error["loc"][0]), detail=str(error["msg"]))
-    detail = "There is no such field" if error["type"] == "extra_forbidden" else str(error["msg"])
+    detail = (
+        "The API has no field with this name; remove the field"
+        if error["type"] == "extra_forbidden"
+        else str(error["msg"])
+    )
     return FieldProblem(field=".".join(where), detail=detail)

@@ -110,7 +110,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     @routes.put("/sweeps/{name}", summary="Pause or resume a sweep", response_model=Sweep)
     async def switch(name: SweepName, new: Switch, request: Request) -> SweepSeen:
         if name not in SWEEPS:
-            raise not_found("sweep")
+            raise not_found("sweep", by="name")
         holder = request.scope[HOLDER].name
 
         def body(db: Connection) -> SweepSeen | None:
@@ -122,7 +122,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
 
         seen = await database().run(body)
         if seen is None:
-            raise not_found("sweep")
+            raise not_found("sweep", by="name")
         log.warning("sweep.paused" if new.paused else "sweep.resumed", sweep=name, token_name=holder)
         return seen
 

@@ -130,7 +130,7 @@ class Ports:
         """
         found = [port for port, audiences in self.serves.items() if audience in audiences]
         if not found:
-            raise KeyError(audience)
+            raise KeyError(f"no port serves {audience}")
         return min(found, key=lambda port: len(self.serves[port]))
 
 
@@ -144,5 +144,7 @@ def _bound(host: str, port: int) -> socket.socket:
         found.bind((host, port))
     except OSError as error:
         found.close()
-        raise OSError(error.errno, f"cannot listen on {host} port {port}: {error.strerror}") from error
+        raise OSError(
+            error.errno, f"cannot listen on {host} port {port}: {error.strerror}; set another address or port"
+        ) from error
     return found

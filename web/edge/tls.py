@@ -111,7 +111,11 @@ class Certificate:
         except ConfigurationError as error:
             if self._reported != str(error):
                 self._reported = str(error)
-                log.warning("tls.certificate_not_loaded", error=str(error), valid_until=self.ends_at.isoformat())
+                log.warning(
+                    "tls.certificate_not_loaded",
+                    error=str(error),
+                    previous_certificate_valid_until=self.ends_at.isoformat(),
+                )
             return False
         self._reported = None
         if changed:
@@ -128,7 +132,7 @@ class Certificate:
             try:
                 self.check()
             except Exception:
-                log.exception("tls.certificate_check_failed", valid_until=self.ends_at.isoformat())
+                log.exception("tls.certificate_check_failed", loaded_certificate_valid_until=self.ends_at.isoformat())
 
     def _read(self) -> tuple[bytes, bytes]:
         found: list[bytes] = []
@@ -137,7 +141,7 @@ class Certificate:
                 found.append(path.read_bytes())
             except OSError as error:
                 raise ConfigurationError(
-                    f"{variable}: cannot read {path}: {error.strerror}; must be a file in PEM"
+                    f"{variable}: cannot read {path}: {error.strerror}; must be a readable file in PEM"
                 ) from None
         return found[0], found[1]
 
@@ -145,7 +149,9 @@ class Certificate:
         try:
             ends_at = x509.load_pem_x509_certificate(files[0]).not_valid_after_utc
         except ValueError:
-            raise ConfigurationError(f"{_CERTIFICATE}: {self._paths[0]} has no certificate; must be in PEM") from None
+            raise ConfigurationError(
+                f"{_CERTIFICATE}: {self._paths[0]} contains no certificate; must be a certificate in PEM"
+            ) from None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # Each poll is a new curl process, which never resumes a session. Session tickets would therefore be useless.
@@ -246,4 +252,4 @@ class _Handshake:
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a password")
+    raise ValueError("the key is encrypted with a password")

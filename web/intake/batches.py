@@ -314,7 +314,7 @@ class Batches:
         if now - waiting.contended_since < CONTENDED_FOR:
             return not waiting.answer.done()
         received = waiting.received
-        log.warning("webhook.not_stored_rows_locked", delivery=received.guid, job=received.event.job_id)
+        log.warning("webhook.not_stored_because_rows_are_locked", delivery=received.guid, job=received.event.job_id)
         waiting.refuse()
         return False
 

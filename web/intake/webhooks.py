@@ -73,6 +73,8 @@ After this time the Pod of the job is normally terminal. One reconcile then also
 meantime.
 """
 
+_AGAIN = "Ostler later asks GitHub to send the webhook again"
+
 _KINDS = {"workflow_job": "workflow_job", "ping": "ping"}
 _REFUSALS = {
     HTTPStatus.UNAUTHORIZED: "unsigned",
@@ -176,7 +178,10 @@ class Intake:
     async def _read(self, request: Request) -> bytes:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The webhook must be sent as application/json")
+            raise _Refused(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                "The webhook is not application/json; set the content type application/json in the GitHub App",
+            )
         body = bytearray()
         try:
             async with asyncio.timeout(BODY_WITHIN):
@@ -186,13 +191,21 @@ class Intake:
                     if (
                         len(body) > self._settings.timings.webhook_max_bytes
                     ):  # counted, because Content-Length might be wrong
-                        raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is too large")
+                        raise _Refused(
+                            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                            f"The body has more than {self._settings.timings.webhook_max_bytes} bytes",
+                        )
                     if self._reading > MOST_UNPROVEN + self._settings.timings.webhook_max_bytes:
-                        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are being received at once")
+                        raise _Refused(
+                            HTTPStatus.SERVICE_UNAVAILABLE,
+                            f"This web process receives too many webhooks at once; {_AGAIN}",
+                        )
         except ClientDisconnect:
-            raise _Refused(HTTPStatus.BAD_REQUEST, "The body was not sent completely") from None
+            raise _Refused(HTTPStatus.BAD_REQUEST, "The connection was closed before the whole body arrived") from None
         except TimeoutError:
-            raise _Refused(HTTPStatus.REQUEST_TIMEOUT, "The body did not arrive in time") from None
+            raise _Refused(
+                HTTPStatus.REQUEST_TIMEOUT, f"The body did not arrive within {BODY_WITHIN:.0f} seconds"
+            ) from None
         finally:
             self._reading -= len(body)
         return bytes(body)
@@ -203,11 +216,17 @@ class Intake:
         ):
             self.counts["unsigned"] += 1
             self._unsigned.add()
-            raise _Refused(HTTPStatus.UNAUTHORIZED, "The signature is missing or wrong")
+            raise _Refused(
+                HTTPStatus.UNAUTHORIZED,
+                "The signature is missing or wrong; set the webhook secret of the GitHub App to one of "
+                "OSTLER_WEBHOOK_SECRETS",
+            )
         proven(request.scope)  # a webhook that waits for its commit must not count in the connection cap
         guid = request.headers.get("x-github-delivery", "")
         if not 0 < len(guid) <= LONGEST_GUID or not guid.isprintable():
-            raise _Refused(HTTPStatus.BAD_REQUEST, "X-GitHub-Delivery is missing or is not a GUID")
+            raise _Refused(
+                HTTPStatus.BAD_REQUEST, f"X-GitHub-Delivery must have 1 to {LONGEST_GUID} printable characters"
+            )
         kind = request.headers.get("x-github-event", "")
         if kind == "ping":
             return _Accepted("pong")
@@ -220,7 +239,7 @@ class Intake:
         except MalformedPayload as error:
             raise self._is_malformed(guid, error) from None
         if event.action not in intake.ACTIONS:
-            return _Accepted("ignored", "this action is not known")
+            return _Accepted("ignored", "Ostler does not use this action of workflow_job")
         return await self._enqueue(intake.Received(guid=guid, event=event))
 
     async def _announce(self, kind: str, guid: str, body: bytes) -> _Accepted:
@@ -230,7 +249,7 @@ class Intake:
         except MalformedPayload as error:
             raise self._is_malformed(guid, error) from None
         if announced is None:
-            return _Accepted("ignored", "this action is not used")
+            return _Accepted("ignored", "Ostler does not use this action of the event")
         apply = functools.partial(
             announcements.apply,
             announced=announced,
@@ -244,7 +263,7 @@ class Intake:
             outcome, rematch = await self._try_announcement(lambda: transaction(self._engine, apply))
         except (DBAPIError, PoolTimeoutError) as error:
             log.warning("webhook.non_job_event_not_stored", delivery=guid, github_event=kind, error=words_of(error))
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now") from None
+            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"Postgres cannot store the webhook now; {_AGAIN}") from None
         log.info(
             "webhook.non_job_event_handled",
             github_event=kind,
@@ -270,14 +289,22 @@ class Intake:
                 if not is_contended(error) or self._monotonic() >= until:
                     raise
             await asyncio.sleep(TRY_AGAIN_AFTER)
-        raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process does not accept webhooks now")
+        raise _Refused(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            f"This web process is starting or stopping and accepts no webhooks; {_AGAIN}",
+        )
 
     async def _enqueue(self, received: intake.Received) -> _Accepted:
         if not self._batches.running:
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "This process does not accept webhooks now")
+            raise _Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"This web process is starting or stopping and accepts no webhooks; {_AGAIN}",
+            )
         full = self._batches.depth >= self._settings.intake_queue
         if full and not self._batches.make_room(received.event.owner_id):
-            raise _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "Too many webhooks are waiting")
+            raise _Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"Too many webhooks wait for Postgres in this web process; {_AGAIN}"
+            )
         try:
             return _Accepted(await self._batches.store(received, within=ANSWER_WITHIN))
         except TimeoutError:  # the delivery might still be stored, and a redelivery then changes nothing
@@ -285,7 +312,10 @@ class Intake:
         except NotStored as error:
             if error.later:
                 raise _unavailable() from None
-            raise _Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "The delivery could not be applied") from None
+            raise _Refused(
+                HTTPStatus.INTERNAL_SERVER_ERROR,
+                "The webhook could not be stored; the log of web has the error in the event webhook.not_stored",
+            ) from None
 
     def _is_malformed(self, guid: str, error: MalformedPayload) -> _Refused:
         """Record the GUID of a delivery with a malformed payload, and return the refusal of the delivery.
@@ -346,7 +376,7 @@ class Intake:
 
 
 def _unavailable() -> _Refused:
-    return _Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The delivery cannot be stored now")
+    return _Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"Postgres cannot store the webhook now; {_AGAIN}")
 
 
 async def _near(body: bytes, function: Callable[..., Any], *arguments: Any) -> Any:

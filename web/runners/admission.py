@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from k8s_adapters.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
+from k8s_adapters.names import POOL_LABEL
 from models.tables import pod_births
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -62,9 +63,9 @@ class Admission:
         Raises Refusal (401) if there is no bearer token, or if the token is too long.
         """
         if len(authorization) > LARGEST_TOKEN + len(_SCHEME):
-            raise Refusal(401, "the token is too long")
+            raise Refusal(401, f"the token has more than {LARGEST_TOKEN} characters")
         if not authorization.lower().startswith(_SCHEME) or not authorization[len(_SCHEME) :].strip():
-            raise Refusal(401, "no bearer token")
+            raise Refusal(401, "the Authorization header has no bearer token")
         return Secret(authorization[len(_SCHEME) :].strip())
 
     async def identify(self, token: Secret) -> PodIdentity:
@@ -115,7 +116,9 @@ class Admission:
                         "the token cannot be verified yet: its key is not among the signing keys of the cluster, which "
                         "were requested before the token arrived; the next poll of the Pod requests them again"
                     ) from None
-                raise TokenRejected("the cluster does not publish the key of this token") from None
+                raise TokenRejected(
+                    "the token is signed with a key that is not among the signing keys of the cluster"
+                ) from None
         if self._cluster.keys_are_old:
             self._fetch_keys()
         return identity
@@ -164,10 +167,10 @@ class Admission:
         namespace, name = identity.namespace, identity.pod_name
         pod = await self._ask(lambda: self._cluster.pod(namespace=namespace, name=name))
         if pod is None or pod.uid != identity.pod_uid or pod.is_over:
-            raise Refusal(403, f"no running Pod {name!r} has this UID")
+            raise Refusal(403, f"no running Pod {name!r} has the UID that the token names")
         pool = pod.pool
         if pool is None:
-            raise Refusal(403, f"Pod {name!r} has no pool label")
+            raise Refusal(403, f"Pod {name!r} has no label {POOL_LABEL}, so it belongs to no pool")
         if not pod.is_ours:
             raise Refusal(403, f"Pod {name!r} was not created by Ostler")
         adopted = await self._threads.transaction(
@@ -185,13 +188,15 @@ class Admission:
         )
         if adopted is None:
             known = await self._ask(lambda: self._cluster.has_pool(namespace=namespace, name=pool))
-            raise Refusal(503 if known else 403, f"Postgres has no row of pool {pool!r}")
+            if known:
+                raise Refusal(503, f"RunnerPool {pool!r} exists, but Postgres has no row of the pool yet")
+            raise Refusal(403, f"Pod {name!r} belongs to pool {pool!r}, but no such RunnerPool exists")
         if not adopted:
-            raise Refusal(503, f"the row of another Pod still has the name {name!r}")
+            raise Refusal(503, f"Postgres still has the row of an earlier Pod with the name {name!r}")
         self._counts["pods.adopted"] += 1
 
     async def _ask(self, call: Callable[[], T]) -> T:
         try:
             return await self._threads.cluster(call)
         except UpstreamError as error:
-            raise Refusal(503, f"the API server did not answer: {words_of(error)}") from None
+            raise Refusal(503, f"a request to the API server failed: {words_of(error)}") from None

@@ -130,11 +130,13 @@ class Handover:
         try:
             result = await self._threads.deliver(body)
         except ClaimLocked:
-            log.info("delivery.postponed_claim_locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid)
+            log.info(
+                "jit.delivery_postponed_because_claim_is_locked", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid
+            )
             return self._missed(Missed.LOCKED)
         except Undecryptable as error:
             log.error(  # noqa: TRY400  the trace says nothing more
-                "delivery.jit_not_decrypted", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid, error=str(error)
+                "jit.not_decrypted", claim=claim_id, pod=to.pod_name, pod_uid=to.pod_uid, error=str(error)
             )
             raise Refusal(503, str(error)) from None
         if result is None:

@@ -216,7 +216,7 @@ class Offering:
             raise
         except Exception:
             if len(polls) == 1:
-                polls[0].resolve(Answer(Verdict.NOT_YET, "the rows of this Pod cannot be read"))
+                polls[0].resolve(Answer(Verdict.NOT_YET, "an error occurred when the offer of this Pod was written"))
                 raise
             await self._offer_halves(polls, rows, until=until)
             return
@@ -275,9 +275,9 @@ class Offering:
         if len(polls) > 1 and time.monotonic() < until:
             await self._offer_halves(polls, rows, until=until)
             return
-        log.warning("offers.postponed_rows_locked", polls=len(polls))
+        log.warning("offers.postponed_because_rows_are_locked", polls=len(polls))
         for poll, row in zip(polls, rows, strict=True):
-            self._put_off(poll, row, Answer(Verdict.NOT_YET, "another transaction holds a row of this Pod"))
+            self._put_off(poll, row, Answer(Verdict.NOT_YET, "another transaction has locked a row of this Pod"))
 
     async def _offer_halves(self, polls: list[Poll], rows: list[offers.Polling], *, until: float) -> None:
         """Offer the two halves of a failed batch separately, so that one row blocks no other poll (law L14)."""

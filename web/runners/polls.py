@@ -135,7 +135,7 @@ class Polls:
         if self._stopping:
             return bare(204)
         if len(self._held) >= MOST_POLLS:
-            raise Refusal(503, "too many polls are held")
+            raise Refusal(503, f"this web process already holds {MOST_POLLS} polls")
         token = self._admission.token(request.headers.get("authorization", ""))
         await _discard_body(request)
         identity = await self._admission.identify(token)
@@ -213,7 +213,9 @@ class Polls:
             else:
                 judged += 1
                 self._offering.add(poll)
-        raise Refusal(503, "the rows of this Pod keep changing")
+        raise Refusal(
+            503, f"the rows of this Pod changed during each of {_MOST_JUDGEMENTS} attempts to answer the poll"
+        )
 
 
 async def _watch(request: Request, poll: Poll) -> None:
@@ -233,6 +235,6 @@ async def _discard_body(request: Request) -> None:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > LARGEST_BODY:
-                    raise Refusal(413, "the body of the poll is too large")
+                    raise Refusal(413, f"the body of the poll has more than {LARGEST_BODY} bytes")
     except TimeoutError:
-        raise Refusal(408, "the body did not arrive in time") from None
+        raise Refusal(408, f"the body of the poll did not arrive within {BODY_WITHIN:g} seconds") from None

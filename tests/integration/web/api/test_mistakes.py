@@ -21,10 +21,10 @@ MISTAKES: tuple[tuple[str, str, str | None, dict[str, Any], int, tuple[str, ...]
     ("PUT", "/accounts/99/budget", "writer", {"json": BUDGET}, 404, ("There is no account with this id",)),
     ("GET", "/jobs?limit=0", "reader", {}, 422, ("limit: ", "greater than or equal to 1")),
     ("GET", "/jobs?state=bogus", "reader", {}, 422, ("state: ", "'queued'")),
-    ("GET", "/jobs?colour=red", "reader", {}, 422, ("colour: There is no such field",)),
+    ("GET", "/jobs?colour=red", "reader", {}, 422, ("colour: The API has no field",)),
     ("GET", "/jobs?cursor=x", "reader", {}, 422, ("cursor",)),
     ("GET", "/jobs/abc", "reader", {}, 422, ("job_id: ", "integer")),
-    ("PUT", "/accounts/7/budget", "writer", {"json": {**BUDGET, "cpu": 1}}, 422, ("cpu: There is no such field",)),
+    ("PUT", "/accounts/7/budget", "writer", {"json": {**BUDGET, "cpu": 1}}, 422, ("cpu: The API has no field",)),
     ("PUT", "/accounts/7/budget", "writer", {"json": {"count": 1}}, 422, ("vcpu: Field required",)),
     ("PUT", "/accounts/7/budget", "writer", {"json": {**BUDGET, "count": -1}}, 422, ("count: ", "greater")),
     (
