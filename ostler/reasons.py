@@ -35,13 +35,13 @@ _TIMEOUTS = {"Timeout", "TimeoutError", "ConnectTimeoutError", "ReadTimeoutError
 Names are compared instead of classes, so that a description does not need an import of these libraries.
 """
 _REDIS = {
-    "AuthenticationError": "it refuses the user name or the password",
-    "AuthenticationRequiredError": "it asks for a password",
-    "NoPermissionError": "this user lacks the permission",
-    "BusyLoadingError": "it is still loading its data",
-    "ReadOnlyError": "it is a read-only replica",
-    "OutOfMemoryError": "its memory is full",
-    "ResponseError": "it refuses the command, for example because replicas are missing: check its log",
+    "AuthenticationError": "Redis refuses the user name or the password",
+    "AuthenticationRequiredError": "Redis asks for a password",
+    "NoPermissionError": "the user of Redis lacks the permission for the command",
+    "BusyLoadingError": "Redis is still loading its data",
+    "ReadOnlyError": "Redis is a read-only replica",
+    "OutOfMemoryError": "the memory of Redis is full",
+    "ResponseError": "Redis refuses the command, for example because replicas are missing: check the log of Redis",
 }
 _POSTGRES = {
     "55P03": "another session has locked the same rows",
@@ -62,11 +62,11 @@ Source: PostgreSQL documentation, "Appendix A. PostgreSQL Error Codes".
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 """OpenSSL's verification codes for a missing issuer or a self-signed certificate."""
 _MEANINGS: dict[type[UpstreamError], str] = {
-    NotInstalled: "the App is not installed there",
-    Gone: "it does not exist",
+    NotInstalled: "the App is not installed in the account or repository",
+    Gone: "the requested object does not exist",
     Suspended: "the installation is suspended",
     Forbidden: "access is refused",
-    Conflict: "another client changed it at the same time",
+    Conflict: "another client changed the object at the same time",
     Invalid: "the request is refused",
     Busy: "the runner is busy",
     RateLimited: "the rate limit is reached",
@@ -97,7 +97,7 @@ def reason_of(error: BaseException) -> str:
 def meaning_of(error: UpstreamError) -> str:
     """Return a description of why GitHub or Kubernetes did not carry out a call."""
     if isinstance(error, Retryable):
-        return f"it answered {error.status}" if error.status is not None else "it did not answer"
+        return f"the server answered {error.status}" if error.status is not None else "the server did not answer"
     return next((words for kind, words in _MEANINGS.items() if isinstance(error, kind)), UNKNOWN)
 
 
@@ -160,11 +160,11 @@ def _of_postgres(code: str | None) -> str:
 def _of_the_network(link: OSError) -> str | None:
     match link:
         case socket.gaierror():
-            return "its name cannot be resolved"
+            return "the host name cannot be resolved"
         case ssl.SSLCertVerificationError():
-            return f"its certificate is not accepted ({link.verify_message})"
+            return f"the certificate of the server is not accepted ({link.verify_message})"
         case ssl.SSLError():
-            return "it does not speak TLS" if link.reason == "WRONG_VERSION_NUMBER" else "TLS failed"
+            return "the server does not speak TLS" if link.reason == "WRONG_VERSION_NUMBER" else "TLS failed"
         case ConnectionRefusedError():
             return "connection refused"
         case ConnectionError():

@@ -119,7 +119,7 @@ class Namespaces(BaseSettings):
     @classmethod
     def _another_namespace(cls, value: str | None, known: ValidationInfo) -> str | None:
         if value == known.data.get("namespace"):
-            raise ValueError("must be another namespace than OSTLER_NAMESPACE")
+            raise ValueError("must differ from OSTLER_NAMESPACE")
         return value
 
     @property
@@ -223,7 +223,7 @@ class App(BaseSettings):
     @classmethod
     def _api(cls, value: str) -> str:
         if (right := misplaced(value)) is not None:
-            raise ValueError(f"this is the address for browsers; it must be {right}")
+            raise ValueError(f"must be {right}, because the given address is for browsers and not for the REST API")
         return value
 
     @field_validator("github_private_key", mode="before")
@@ -773,7 +773,7 @@ def http_address(value: str, *, path: bool = False) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ValueError("must be http:// or https:// with a host")
+        raise ValueError("must begin with http:// or https:// and contain a host")
     if path and not parts.path.strip("/"):
         raise ValueError("must have a path: /runners/v1/dispatch, unless a proxy changes the path")
     return value

@@ -370,5 +370,5 @@ def serve(port: int) -> None:
         start_http_server(port, registry=registry())
     except OSError as error:
         raise ConfigurationError(
-            f"OSTLER_METRICS_PORT: found {port}; the port cannot be opened: {error}; name a free port"
+            f"OSTLER_METRICS_PORT: found {port}; the port cannot be opened: {error}; set a free port"
         ) from None

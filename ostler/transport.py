@@ -113,7 +113,7 @@ def _text(entry: bytes | str) -> str:
 
 def _plain(found: dict[str, Any]) -> dict[str, Any]:
     if "__type__" in found:  # kombu would convert the value to a Python object, or raise
-        raise ValueError("a value with a type")
+        raise ValueError("the message contains an object with the key `__type__`")
     return found
 
 

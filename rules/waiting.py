@@ -245,7 +245,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.BACKOFF:
             return Explanation(
                 WaitsFor.TIME,
-                f"GitHub refused or asked to wait ({detail}); the next try is not before {until}.",
+                f"Ostler could not get a runner for it from GitHub ({detail}); the next try is not before {until}.",
                 cure_of_refusal(detail),
             )
         case HoldReason.SET_ASIDE if ENDED_BEFORE_IT in detail:

@@ -140,7 +140,7 @@ class Follower(threading.Thread, Generic[T]):
             self._subject.observe(event.item, deleted=event.kind == "DELETED")
         elif event.kind != "BOOKMARK":
             log.warning(
-                "watch.event_unreadable",
+                "watch.event_not_parsed",
                 namespace=self._subject.namespace,
                 objects=self._subject.name,
                 event_type=event.kind,

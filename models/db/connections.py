@@ -69,7 +69,7 @@ def admit(
     if needs > share:
         raise ConfigurationError(
             f"OSTLER_CONNECTION_SHARE: found {share}, but this process needs {needs} connections; "
-            "raise OSTLER_CONNECTION_SHARE and OSTLER_CONNECTION_BUDGET, or lower OSTLER_WORKER_THREADS"
+            "raise OSTLER_CONNECTION_SHARE and OSTLER_CONNECTION_BUDGET, or lower OSTLER_WORKER_THREADS of a worker"
         )
     if share > budget:
         raise ConfigurationError(
@@ -100,10 +100,10 @@ def _first_answer(
                 assert_isolation(db)
                 return int(db.execute(text("SHOW max_connections")).scalar_one())
         except OperationalError as error:
-            said = why_away(error) or f"it refused the query: {error.orig}"
+            said = why_away(error) or f"Postgres refused the query: {error.orig}"
             if monotonic() + _PAUSE > end:
                 raise StoreUnreachable(
-                    f"Postgres did not answer for {within:.0f} s: {said}; check OSTLER_DATABASE_URL and the server"
+                    f"Postgres was not available for {within:.0f} s: {said}; check OSTLER_DATABASE_URL and the server"
                 ) from None
             log.warning("postgres.not_available_retrying", error=said)
         sleep(_PAUSE)

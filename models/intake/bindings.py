@@ -200,7 +200,12 @@ def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | Non
             _lose(batch, loser, reason="remapped")
     if former is not None and not swap and former.state == JobState.CLAIMED:
         move_jobs(
-            batch.db, "job_requeue", [former.id], now=batch.now, who=batch.who, why=f"its runner was given job {job.id}"
+            batch.db,
+            "job_requeue",
+            [former.id],
+            now=batch.now,
+            who=batch.who,
+            why=f"the runner of its claim runs job {job.id}",
         )
         former.state = JobState.QUEUED
         if former.pool_id is not None:

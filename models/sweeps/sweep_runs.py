@@ -153,7 +153,7 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
         return Refused(Outcome.PAUSED, f"paused by {found.paused_by}: {found.paused_why}")
     if again:
         db.execute(text("UPDATE sweeps SET rerun_requested = true WHERE name = :name"), {"name": name})
-    return Refused(Outcome.BUSY, f"it runs in {found.lease_holder}")
+    return Refused(Outcome.BUSY, f"another tick runs in {found.lease_holder}")
 
 
 def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> None:

@@ -62,4 +62,4 @@ class Reporter:
         try:
             report(self._engine)
         except Exception:
-            log.exception("upstream_call_counts.store_failed")  # the thread continues with the next report
+            log.exception("upstream_call_counts.not_stored")  # the thread continues with the next report

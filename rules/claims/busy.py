@@ -93,7 +93,7 @@ def _proofs(evidence: PodEvidence, job_over_after: float) -> tuple[str, ...]:
         (evidence.runner_removed_proof and seen not in {"online", "busy"}, "GitHub removed the runner"),
         (
             job_is_over and evidence.runner_absent_or_idle_in_two_checks and seen != "busy",
-            "the job it executed is over and its runner was absent or idle in two checks",
+            "the job that the runner executed is over, and the runner was absent or idle in two checks",
         ),
     )
     return tuple(reason for holds, reason in found if holds)

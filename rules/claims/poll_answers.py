@@ -89,7 +89,7 @@ def answer(facts: PollFacts) -> Answer:
     if facts.gone:
         return Answer(Verdict.REFUSE, "this Pod is terminal or gone")
     if facts.used:
-        return Answer(Verdict.REPLACE, "an ended claim on this Pod was delivered")
+        return Answer(Verdict.REPLACE, "this Pod received the JIT of a claim that has ended")
     if facts.claim is not None and (final := _of_claim(facts.claim)) is not None:
         return final
     if not facts.offered:
@@ -121,5 +121,5 @@ def _of_claim(claim: PolledClaim) -> Answer | None:
     if claim.state is ClaimState.RELEASING and claim.delivered:
         return Answer(Verdict.REPLACE, "the claim is being released after its delivery")
     if claim.state is ClaimState.DELIVERED:
-        return Answer(Verdict.DELIVER_AGAIN, "the reply was lost", claim.id)
+        return Answer(Verdict.DELIVER_AGAIN, "this Pod polls again although its JIT was delivered", claim.id)
     return None

@@ -53,11 +53,11 @@ def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
     if not pod.has_row:
         return _leave_alone("Postgres has no row of the Pod yet, so no claim can retire it")
     if pod.has_live_claim:
-        return _leave_alone("it has a live claim")
+        return _leave_alone("the Pod has a live claim")
     if pod.ever_delivered:
         return _leave_alone("a claim of the Pod was delivered: `finished_jobs` handles the Pod")
     if pod.idle_seconds < grace_seconds:
-        return _leave_alone(f"its last claim ended less than {grace_seconds:g} s ago")
+        return _leave_alone(f"the last claim ended, or the Pod was created, less than {grace_seconds:g} s ago")
     return None
 
 
@@ -111,7 +111,7 @@ def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: f
     if evidence.poller_exit_code is not None:
         return _never_given(evidence, "its poller failed")
     if pod.quiet_seconds < grace_seconds:
-        return _leave_alone(f"it polled less than {grace_seconds:g} s ago")
+        return _leave_alone(f"the Pod polled, or was created, less than {grace_seconds:g} s ago")
     if not pod.web_beats:
         return _leave_alone("no web process ran to receive its polls")
     return _never_given(evidence, "it does not poll")
@@ -166,9 +166,9 @@ def judge_finished(
     if _was_removed(pod, checks_apart=checks_apart, absent_after=absent_after):
         return _judge_removed()
     if not pod.overdue:
-        return _leave_alone(f"its job ended too recently, and its runner is {pod.runner}")
+        return _leave_alone(f"the time `finished_job_after` is not over, and the runner is {pod.runner}")
     if pod.free_for_seconds is None or pod.free_for_seconds < checks_apart:
-        return _leave_alone(f"its runner is {pod.runner} for the first time")
+        return _leave_alone(f"the runner is {pod.runner}, and a second check must confirm that it is not busy")
     if pod.node_gone is not None:
         what = pod.node_gone
     elif pod.outlasts:
@@ -238,9 +238,9 @@ def judge_runner(
     if not ours:
         return _leave_alone("the runner was not registered by Ostler")
     if online or busy:
-        return _leave_alone("it is online" if online else "it is busy")
+        return _leave_alone("the runner is online" if online else "the runner is busy")
     if has_live_claim:
-        return _leave_alone("its claim is live")
+        return _leave_alone("the claim of the runner is live")
     if idle_seconds < grace_seconds:
         return _leave_alone(f"its claim ended less than {grace_seconds:g} s ago")
     return Verdict(
@@ -258,11 +258,11 @@ def judge_service_account(
     `row_is_open` is true if the ServiceAccount's Pod is planned or exists, according to Postgres.
     """
     if terminating:
-        return _leave_alone("it is being deleted")
+        return _leave_alone("the ServiceAccount is being deleted")
     if age_seconds < grace_seconds:
-        return _leave_alone("it is new: its Pod is created after it")
+        return _leave_alone("the ServiceAccount is new, and its Pod might not be created yet")
     if row_is_open:
-        return _leave_alone("its Pod is known, or about to be created")
+        return _leave_alone("the Pod of the ServiceAccount is known, or about to be created")
     if pod_exists:
         return _leave_alone("its Pod still exists")
     return Verdict(

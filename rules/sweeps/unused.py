@@ -149,14 +149,14 @@ def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) ->
     if claim.runner is RunnerNow.UNKNOWN:
         return UnusedVerdict(UnusedAction.WAIT, "the runner list is not known", counts=False)
     if claim.runner is RunnerNow.ABSENT and not claim.absent_before:
-        return UnusedVerdict(UnusedAction.WAIT, "the runner is absent for the first time")
+        return UnusedVerdict(UnusedAction.WAIT, "the runner is absent, and a second check must confirm this")
     return _judge_spare(claim) if claim.is_spare else _judge_claimed(claim)
 
 
 def _judge_spare(claim: UnusedClaim) -> UnusedVerdict:
     if claim.runner is RunnerNow.BUSY:
         return UnusedVerdict(UnusedAction.EXECUTE_UNBOUND, "the spare's runner is busy")
-    return UnusedVerdict(UnusedAction.RETIRE_SPARE, "the spare got no job in time")
+    return UnusedVerdict(UnusedAction.RETIRE_SPARE, "the spare got no job within `spare_after` seconds")
 
 
 def _judge_claimed(claim: UnusedClaim) -> UnusedVerdict:

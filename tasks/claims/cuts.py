@@ -44,7 +44,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     if verdict is None:
         return
     if not verdict.cut:
-        log.debug("stamp.does_not_cut_off_pod", claim=claim_id, why=verdict.why)
+        log.debug("stamp.left_on_pod", claim=claim_id, why=verdict.why)
         if claim.stamp == Stamp.REMOVING:
             rt.transaction(cuts.stamp_now, claim_id, why=verdict.why, now=NOW)
         return

@@ -115,7 +115,7 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
             deadline_seconds=left(work),
         )
     except LeaseOver:
-        log.warning("mint.lease_expired")
+        log.warning("mint.stopped_because_lease_expired")
     except Refused as refused:
         refuse_group(rt, work, refused)
     except UpstreamError as error:
@@ -254,7 +254,7 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
     If GitHub refuses because the runner executes a job, the runner stays registered. Raises every other error of
     GitHub's adapter.
     """
-    log.info("mint.claim_no_longer_waits")
+    log.info("mint.discarded_because_claim_changed")
     if work.installation_id is not None:
         try:
             rt.github.delete_runner(
@@ -264,12 +264,16 @@ def take_back(rt: Runtime, work: steps.MintWork, jit: Jit) -> None:
                 deadline_seconds=remaining(),
             )
         except Busy:
-            log.warning("mint.undelivered_runner_executes_job", runner=jit.runner_name)
+            log.warning(
+                "mint.runner_not_deregistered",
+                runner=jit.runner_name,
+                error="GitHub says that the runner executes a job",
+            )
             return
 
     def removed(db: Connection) -> None:
         mint_attempts.close(db, work.attempt_id, outcome="removed", now=utcnow())
-        claim_leases.give_back(db, work, due_at=utcnow(), error="its runner was minted too late")
+        claim_leases.give_back(db, work, due_at=utcnow(), error="the claim changed while GitHub registered its runner")
 
     rt.transaction(removed)
 
@@ -297,7 +301,14 @@ def postpone_until_token(
     now = utcnow()
     if after > LONGEST_RETRY:
         until = now + timedelta(seconds=after)
-        refuse(rt, work, attempt_id, reason="too many mints at once", hold=HoldReason.BACKOFF, not_before=until)
+        refuse(
+            rt,
+            work,
+            attempt_id,
+            reason="the limit OSTLER_GITHUB_MINTS_PER_MINUTE is reached",
+            hold=HoldReason.BACKOFF,
+            not_before=until,
+        )
         return
 
     def wait(db: Connection) -> None:
@@ -329,13 +340,19 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
             backoffs.wait_until,
             kind="installation",
             key=str(work.installation_id),
-            reason="GitHub's rate limit",
+            reason="GitHub's rate limit is reached",
             not_before=until,
             now=now,
         )
         cause = ("installation", str(work.installation_id))
         refuse(
-            rt, work, attempt_id, reason="GitHub's rate limit", hold=HoldReason.BACKOFF, not_before=until, cause=cause
+            rt,
+            work,
+            attempt_id,
+            reason="GitHub's rate limit is reached",
+            hold=HoldReason.BACKOFF,
+            not_before=until,
+            cause=cause,
         )
         return
 
@@ -368,7 +385,10 @@ def leave(
         # Lock order: the claim before its installation, as in `steps.commit_mint`. Another order could cause a
         # deadlock.
         claim_leases.give_back(
-            db, work, due_at=utcnow() + timedelta(seconds=2), error="the App was uninstalled from its account"
+            db,
+            work,
+            due_at=utcnow() + timedelta(seconds=2),
+            error="the App was uninstalled; the next try uses the newer installation",
         )
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
@@ -395,7 +415,7 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
         leave(self, rt, work, attempt_id, gone)
         return
     except (UpstreamError, LeaseOver) as unknown:
-        why = meaning_of(unknown) if isinstance(unknown, UpstreamError) else "no time was left to ask GitHub"
+        why = meaning_of(unknown) if isinstance(unknown, UpstreamError) else "no time was left for a request to GitHub"
         log.warning("mint.installation_not_read", error=why)
         back_off(rt, work, attempt_id, error)
         return
@@ -411,7 +431,12 @@ def ask_installation(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: 
         accounts.rename_owner(db, account_id=work.account_id, login=seen.login)
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=utcnow())
-        claim_leases.give_back(db, work, due_at=utcnow() + timedelta(seconds=2), error="its owner was renamed")
+        claim_leases.give_back(
+            db,
+            work,
+            due_at=utcnow() + timedelta(seconds=2),
+            error="the owner was renamed; the next try uses the new name",
+        )
 
     rt.transaction(rename)
     raise self.retry(countdown=0)
@@ -442,7 +467,7 @@ def refuse_invalid(rt: Runtime, work: steps.MintWork, attempt_id: int | None, er
     if is_full(error.words):
         back_off(rt, work, attempt_id, error, full=True)
     else:
-        refuse(rt, work, attempt_id, reason=with_words("GitHub refuses its runner as invalid", error))
+        refuse(rt, work, attempt_id, reason=with_words("GitHub refuses the runner of the job as invalid", error))
 
 
 def with_words(reason: str, error: UpstreamError) -> str:
@@ -466,15 +491,15 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
             backoffs.record_failure,
             kind="installation",
             key=str(work.installation_id),
-            reason=f"mints fail ({name})",
+            reason=f"GitHub does not register runners ({name})",
             probing=work.probing,
             now=now,
         )
-        reason, cause = f"GitHub did not mint: {name}", ("installation", str(work.installation_id))
+        reason, cause = f"GitHub did not register a runner: {name}", ("installation", str(work.installation_id))
         refuse(rt, work, None, reason=reason, hold=HoldReason.BACKOFF, not_before=not_before, cause=cause)
         return
     rt.transaction(claim_leases.give_back, work, due_at=now + wait, error=name)
-    raise Unknown(f"mint: {name}")
+    raise Unknown(f"the result of the mint is unknown: {name}")
 
 
 def refuse(

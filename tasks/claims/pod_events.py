@@ -65,4 +65,4 @@ def pod_events(*, pod_uid: str) -> None:
         return
     event = choose(found)
     if not rt.transaction(pod_ends.record_event, pod_uid, event, now=NOW):
-        log.info("pod.kubernetes_events_not_recorded")
+        log.info("pod.kubernetes_events_not_recorded", why="the row is locked, or another run has recorded the Events")

@@ -102,9 +102,9 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     If the claim was never delivered, the claim stays `releasing`, and its release is retried after `SELDOM` seconds.
     """
     refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
-    log.info("release.refused_because_runner_is_busy")
+    log.info("release.stopped_because_runner_is_busy")
     if not refused:
-        postpone(rt, work, "GitHub says that its runner is busy", after=SELDOM)
+        postpone(rt, work, "GitHub says that the runner of the claim is busy", after=SELDOM)
 
 
 def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
@@ -120,7 +120,7 @@ def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamErro
             postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
         case Gone() if follow_owner(rt, work.registrations[0].installation_id):
-            postpone(rt, work, "its owner was renamed")
+            postpone(rt, work, "the owner was renamed; the next try uses the new name")
         case Gone():
             postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
             raise error
@@ -219,10 +219,10 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         log.warning("release.stamp_not_removed", error=meaning_of(error))
         return Warmth.UNKNOWN
     if result.outcome is StampOutcome.MOVED_ON and result.seen is not None:
-        log.warning("release.pod_annotation_changed_meanwhile")
+        log.warning("release.stamp_not_removed_because_annotation_changed")
         if time_left(rt, work) <= 0:
             return Warmth.UNKNOWN
-        postpone(rt, work, "the annotation of its Pod keeps changing")
+        postpone(rt, work, "another client changed the annotation of the Pod")
         return None
     if result.outcome is StampOutcome.POD_GONE and (living := read_pod(rt, work)) is not None and living.exit_held:
         # Somebody deleted the Pod, and Ostler's finalizer keeps it. Its retirement removes the finalizer.
@@ -243,7 +243,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
     if verdict.busy:
         log.error("release.postponed_for_busy_pod", reasons=verdict.reasons)
-        error = "its Pod might hold a JIT: " + ", ".join(verdict.reasons)
+        error = "the Pod might hold a JIT: " + ", ".join(verdict.reasons)
         postpone(rt, work, error, after=OUT_OF_REACH)
         return
     try:
@@ -257,7 +257,7 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         releases.end_delivered, work, job_outcome, now=NOW, who=rt.who, retire_due=rt.timings.due_after
     )
     if retire_id is None:
-        postpone(rt, work, "the claim lost its job meanwhile")
+        postpone(rt, work, "the claim lost its job during the release")
         return
     send_retire(rt, retire_id)
     wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)

@@ -67,10 +67,10 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             remove_runners(rt, work, over=living is None or living.is_over)
         except Busy:
             log.warning("retire.postponed_for_busy_runner")
-            postpone(rt, work, "GitHub says that its runner is busy", after=longer(work))
+            postpone(rt, work, "GitHub says that a runner of the Pod is busy", after=longer(work))
             return
         except OwnerRenamed:
-            postpone(rt, work, "its owner was renamed")
+            postpone(rt, work, "the owner was renamed; the next try uses the new name")
             return
         except RateLimited as error:
             postpone_until_token(rt, work, after=error.after)
@@ -122,7 +122,12 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
     """
     gone = None if pod.node is None else gone_now(rt, pod.node)
     if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
-        log.warning("pod.not_deleted_by_force", node=pod.node, node_gone_because=None if gone is None else str(gone))
+        log.warning(
+            "pod.not_deleted_by_force",
+            node=pod.node,
+            node_gone_because=None if gone is None else str(gone),
+            has_attachable_volumes=pod.attachable_volumes,
+        )
         return False
     delete_runner(
         rt.kube,

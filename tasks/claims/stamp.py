@@ -40,7 +40,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
     error: str | None = None
-    why = "the annotation has another value"
+    why = "another client changed the annotation of the Pod"
     outcome: StampOutcome | None = None
     try:
         outcome = write(rt, work, owner=work.account_id).outcome

@@ -62,7 +62,7 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
         return
     if pod_hash_of(rt, pool) != row.template_hash:
         # Another version of Ostler mirrored the pool, or its spec is not mirrored yet. New Pods would be stale at once.
-        log.info("pool.pods_not_created_because_template_differs", pool=row.name)
+        log.info("pool.pods_not_created_because_template_changed", pool=row.name)
         return
     if planned.committed.create and not has_scripts(rt, row):
         return
@@ -88,7 +88,7 @@ def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
     try:
         rt.scripts.ensure(rt.kube, namespace=row.namespace, policy=calls(SWEEP))
     except UpstreamError as error:
-        log.warning("pool.scripts_not_available", pool=row.name, error=meaning_of(error))
+        log.warning("pool.pods_not_created_because_scripts_are_missing", pool=row.name, error=meaning_of(error))
         record_refusal(rt, row, error)
         return False
     return True

@@ -300,7 +300,7 @@ def job_outcome_of(
             log.warning("claim.job_result_unknown", error=meaning_of(error))
             return None
         # The claim ends now, so that a spent Pod takes no place in the pool. `unresolved_jobs` asks GitHub again.
-        return JobOutcome(NextStep.RUNNING, "GitHub cannot be asked")
+        return JobOutcome(NextStep.RUNNING, "GitHub did not answer the question about the job")
 
 
 def deregister_runner(rt: Runtime, claim: pod_claims.ClaimFacts, *, unavailable: set[int | None]) -> bool:

@@ -87,7 +87,7 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
         shares = _list_shares(rt, namespace=namespace, pools=pools)
         if shares is None:
             log.warning(
-                "pod_list.not_stored_for_pools",
+                "pod_list.not_stored",
                 namespace=namespace,
                 why=f"the list took more than {LIST_SECONDS:.0f} s, or this worker is stopping",
             )
@@ -97,13 +97,13 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
         rt.transaction(pod_lists.store, namespace=namespace, shares=shares, taken_at=began, whole_at=whole_at)
         halt("pod_lists.after_commit")
     except UpstreamError as error:
-        log.warning("pod_list.not_stored_for_pools", namespace=namespace, why=meaning_of(error))
+        log.warning("pod_list.not_stored", namespace=namespace, why=meaning_of(error))
         return ()
     except SQLAlchemyError as error:
-        log.warning("pod_list.not_stored_for_pools", namespace=namespace, why=reason_of(error))
+        log.warning("pod_list.not_stored", namespace=namespace, why=reason_of(error))
         return ()
     except Exception:  # each pool then lists its own Pods, so a Pod that cannot be read stops only its pool (L14)
-        log.exception("pod_list.not_stored_for_pools", namespace=namespace)
+        log.exception("pod_list.not_stored", namespace=namespace)
         return ()
     return shares.keys()
 
@@ -123,7 +123,7 @@ def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict
         try:
             shares[name] = pack(pods)
         except TypeError as error:  # for example an owner label of thirty digits
-            log.warning("pod_list.pool_part_not_stored", namespace=namespace, pool=name, why=str(error))
+            log.warning("pod_list.pool_share_not_stored", namespace=namespace, pool=name, why=str(error))
     return shares
 
 
@@ -141,7 +141,7 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
     try:
         pods = unpack(row.pods)
     except (ValueError, zlib.error) as error:
-        log.warning("pod_list.share_not_readable", pool_id=pool_id, error=str(error))
+        log.warning("pod_list.pool_share_not_read", pool_id=pool_id, error=str(error))
         return None
     uids = [pod.uid for pod in pods if pod.is_ours]
     gone = rt.transaction(pod_lists.gone_since, uids=uids, taken_at=row.taken_at)
@@ -164,7 +164,7 @@ def unpack(packed: bytes) -> list[PodSeen]:
     """
     content = orjson.loads(zlib.decompress(packed))
     if tuple(content["fields"]) != _FIELDS:
-        raise ValueError("the packed Pod list was written by another version of Ostler")
+        raise ValueError("another version of Ostler stored the list of Pods; the reconcile lists the Pods itself")
     for values in content["pods"]:
         for at in _TIMES:
             if values[at] is not None:

@@ -32,7 +32,7 @@ def observe_volumes(rt: Runtime, pool: PoolName) -> Sequence[VolumeSeen] | None:
     try:
         return list_volumes(rt.kube, namespace=pool.namespace, pool=pool.name, policy=calls(SWEEP_LIST))
     except UpstreamError as error:
-        log.warning("pool.no_pods_created_because_volumes_cannot_be_listed", pool=pool.name, error=meaning_of(error))
+        log.warning("pool.pods_not_created_because_volumes_were_not_listed", pool=pool.name, error=meaning_of(error))
         return None
 
 

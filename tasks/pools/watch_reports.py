@@ -76,7 +76,7 @@ def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> Non
     known = {uid: ending for uid, each in endings.items() if (ending := read_ending(each)) is not None}
     left = len(endings) - rt.transaction(pod_ends.record, known)
     if left:
-        log.info("pod.end_state_not_recorded", pods=left)
+        log.info("pods.end_states_not_recorded", pods=left)
 
 
 def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
@@ -134,7 +134,7 @@ def pod_executes(*, claim_id: int) -> None:
     claim = rt.transaction(sweeps.live_pod, claim_id)
     pod = None if claim is None else read_pod_of(rt, claim)
     if pod is None or not pod.runner_ready:
-        log.debug("claim.no_execution_seen", claim=claim_id, pod_found=pod is not None)
+        log.debug("claim.execution_not_confirmed", claim=claim_id, pod_found=pod is not None)
         return
 
     def body(db: Connection) -> bool:
@@ -146,7 +146,7 @@ def pod_executes(*, claim_id: int) -> None:
         log.warning("claim.execution_not_recorded", claim=claim_id, error=words_of(error))
         return
     if moved:
-        log.info("claim.executes_unidentified_job", claim=claim_id)
+        log.info("claim.unidentified_execution_recorded", claim=claim_id)
 
 
 @task(POLLER_ENDED, policy=SWEEP)

@@ -396,8 +396,8 @@ class _Restore:
             )
             if not restoring.apply(db, written, judgement.verdict, judgement.evidence.claim, now=now):
                 raise NotRestored(
-                    f"the claim of Pod {pod.name} changed during the restore, or does not allow "
-                    f"{judgement.verdict.act}; run `ostler restore` again"
+                    f"the claim of Pod {pod.name} changed during the restore, or its state does not allow the step "
+                    f"{judgement.verdict.act!r}; run `ostler restore` again"
                 )
 
         rt.transaction(body)

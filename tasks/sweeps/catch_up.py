@@ -76,6 +76,17 @@ LOCK_MS = 250
 A job whose row another session has locked is left to a later tick.
 """
 
+_WORDS = {
+    "allowance": "the hourly calls of `catch_up` for the installation are used up",
+    "failed": "an unexpected error occurred",
+    "limited": "the rate limit is reached",
+    "no_answer": "GitHub did not answer",
+    "refused": "GitHub refused a request",
+    "time": "the time of the tick was used up",
+    "uninstalled": "the App is suspended or no longer installed",
+}
+"""Descriptions of the labels `why` of `telemetry.CATCH_UP_INCOMPLETE`."""
+
 ONCE = Policy(adapter_attempts=1, task_retries=0, call_seconds=10)
 """Policy of one call. The next tick repeats a failed call, because a retry would use up more of the allowance."""
 
@@ -139,7 +150,7 @@ def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None
         error = tick.attempt(lambda _: visiting.run(), place, repository=place.repository)
     except _Left as left:
         why = left.why
-        tick.incomplete(f"left to the next tick: {why}")
+        tick.incomplete(f"the check of a repository is left to the next tick: {_WORDS[why]}")
     else:
         if error is None:
             tick.listed(1)
@@ -147,7 +158,7 @@ def visit(tick: Tick, place: rows.Place, unanswered: Counter[int]) -> str | None
             why = _why(error)
             unanswered[place.installation_id] += why == "no_answer"
         if why == "limited":
-            tick.incomplete("rate limited")
+            tick.incomplete("the rate limit is reached")
         if error is not None and not isinstance(error, EXPECTED):  # stored data of another version might be the cause
             place.lists, place.settled = {}, {}
     visiting.record(whole=why is None)
@@ -240,7 +251,7 @@ class _Visit:
         why = _why(error)
         if why in {"limited", "uninstalled"}:
             raise _Left(why)
-        self._tick.incomplete(f"a run could not be checked: {why}")
+        self._tick.incomplete(f"the check of a workflow run failed: {_WORDS[why]}")
         self._unanswered[self._place.installation_id] += why == "no_answer"
         return False
 
@@ -502,7 +513,9 @@ class _Visit:
             items += page.items
             shown += len(page.items) + page.malformed
         if not first.unchanged and shown < min(page.total, MOST_PAGES * PAGE):
-            raise Retryable("GitHub's list has fewer entries than its count")
+            raise Retryable(
+                "GitHub's list ended before it had as many entries as GitHub counts; the next tick reads the list again"
+            )
         return (replace(first, etag=etag) if first.unchanged else first), items
 
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:

@@ -150,9 +150,9 @@ def run_tick(rt: Runtime, spec: Sweep, body: Callable[[Tick], None], *, dry: boo
     except UpstreamError as error:
         tick.close(Outcome.ABORTED, meaning_of(error))
     except Paused:
-        tick.close(Outcome.PAUSED, "paused while it ran")
+        tick.close(Outcome.PAUSED, "the sweep was paused during the tick")
     except Overtaken:
-        tick.close(Outcome.LOST, "another tick took over")
+        tick.close(Outcome.LOST, "another tick of the sweep took over the lease")
     except Exception as error:
         tick.close(Outcome.FAILED, cause_of(error))
         raise

@@ -127,9 +127,9 @@ class Pace:
         if self._checked or self._counts.repaired:
             return None
         if self._left:
-            return f"{self.trouble} before it had checked anything"
+            return f"{self.trouble} before the first check"
         if self._failed or (self._counts.skipped and not self._counts.listed):
-            return "nothing could be checked"
+            return "every check failed"
         return None
 
     @property
@@ -248,11 +248,11 @@ class Pace:
         `reserve`: seconds that must be left.
         """
         if remaining() < reserve or time.monotonic() > self._ends_at:
-            self.incomplete("its time was up")
+            self.incomplete("the time of the tick was used up")
             self._left = True
             return False
         if stopping():
-            self.incomplete("its process is stopping")
+            self.incomplete("the worker is stopping")
             self._left = True
             return False
         if time.monotonic() - self._renewed_at > RENEW_AFTER:

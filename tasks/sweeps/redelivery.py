@@ -60,7 +60,7 @@ def redelivery(tick: Tick) -> None:
     overlap = timedelta(seconds=rt.timings.redelivery_overlap)
     progress = tick.read(asks.begin, overlap=overlap, note=not tick.dry, now=NOW)
     if progress is None:
-        tick.incomplete("GitHub asked to wait")
+        tick.incomplete("GitHub asked Ostler to wait, and the wait is not over")
         return
     counts: Counter[str] = Counter()
     not_before = None
@@ -73,7 +73,7 @@ def redelivery(tick: Tick) -> None:
             tick.abort(f"GitHub's list could not be read: {sweep.unread}")
     except RateLimited as limited:
         not_before = utcnow() + timedelta(seconds=limited.after)
-        tick.incomplete("rate limited")
+        tick.incomplete("the rate limit is reached")
         log.warning("redelivery.rate_limited", wait_seconds=limited.after)
     if not tick.dry:
         rt.transaction(asks.wait, not_before=not_before)
@@ -119,7 +119,7 @@ class _Sweep:
             if cursor is None:
                 self.unread = meaning_of(error)
             _failed(error)
-        log.warning("redelivery.recent_list_incomplete")
+        log.warning("redelivery.recent_deliveries_not_read")
 
     def scan(self) -> None:
         """Read the list back to `overlap` before the start of the last complete scan. A scan may take many ticks."""
@@ -170,7 +170,7 @@ class _Sweep:
         failures = 0
         for each in due:
             if remaining() < ASK_RESERVE or failures >= MOST_FAILURES or not self._tick.goes_on(reserve=0):
-                self._tick.incomplete("its time was up, or GitHub did not answer")
+                self._tick.incomplete("the time of the tick was used up, or GitHub did not answer")
                 return
             try:
                 failures = 0 if self._ask_in_turn(each) else failures
@@ -191,7 +191,7 @@ class _Sweep:
         accepted, lost = self._rt.transaction(asks.close_settled, kept=self._kept, now=NOW)
         self._counts["webhooks_recovered"] += accepted
         for guid in lost:
-            log.error("redelivery.webhook_lost", delivery=guid)
+            log.error("redelivery.webhook_lost", delivery=guid, why="GitHub no longer stores the webhook")
         self._counts["webhooks_lost"] += len(lost)
 
     def _ask_in_turn(self, due: asks.Due) -> bool:
@@ -205,7 +205,7 @@ class _Sweep:
             try:
                 return self._ask_one(due)
             except RateLimited as limited:
-                self._tick.finish_repair(self._tick.written, Repaired.FAILED, "rate limited")
+                self._tick.finish_repair(self._tick.written, Repaired.FAILED, "the rate limit is reached")
                 self._rt.transaction(asks.take_back, due, now=NOW)
                 if not limited.paced or remaining() - limited.after < ASK_RESERVE:
                     raise

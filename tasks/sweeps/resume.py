@@ -128,7 +128,7 @@ def _overdue(claim: due.Due) -> Case | None:
         )
     return Case(
         what="repeat",
-        why="its step did not finish in time",
+        why="the step of the claim was not done by its due time",
         claim_id=claim.claim_id,
         before=claim.state,
         expects=Expect.CLAIM_MOVED,

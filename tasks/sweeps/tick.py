@@ -215,7 +215,7 @@ class Tick(Pace):
             return True
         if not (case.proof or enough(case.witnesses)):
             log.error(
-                "sweep.repair_refused_without_proof",
+                "sweep.repair_not_made_without_proof",
                 sweep=self._spec.name,
                 action=case.what,
                 why=case.why,
@@ -256,7 +256,7 @@ class Tick(Pace):
         self._counts.repaired += len(cases)
         telemetry.REPAIRS.labels(self._spec.name, Repaired.DRY).inc(len(cases))
         for case in cases:
-            log.info("sweep.would_repair", sweep=self._spec.name, action=case.what, why=case.why, **_subject(case))
+            log.info("sweep.repair_simulated", sweep=self._spec.name, action=case.what, why=case.why, **_subject(case))
         return len(cases)
 
     def _begin(self, case: Case, still: Callable[[Connection], bool]) -> int | None:

@@ -25,5 +25,5 @@ def pools_meant(rt: Runtime, *, pool_id: int | None, pool: str | None) -> Sequen
     if isinstance(pool, str):
         found = rt.transaction(watch_reports.pools_named, namespaces=rt.settings.namespaces, names=[pool])
     if not found:
-        log.warning("message.unknown_pool_ignored", pool=pool)
+        log.warning("message.ignored_because_pool_is_unknown", pool=pool)
     return found

@@ -142,7 +142,12 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
     """
     listed = {node.name: node for node in list_nodes(rt.kube, policy=calls(SWEEP_ROW))}
     if nothing_forced(node.health for node in listed.values()):
-        log.warning("nodes.more_than_half_unreachable", node=name, nodes_listed=len(listed))
+        log.warning(
+            "nodes.list_not_trusted",
+            node=name,
+            nodes_listed=len(listed),
+            why="no node is listed, or more than half of the listed nodes are unreachable",
+        )
         return None
     node = get_node(rt.kube, name=name, policy=calls(SWEEP_ROW))
     if node is None and name in listed:

@@ -40,7 +40,7 @@ class Transactions:
         """
         is_dated = kwargs.get("now") is NOW
         if any(each is NOW for each in args) or any(each is NOW for name, each in kwargs.items() if name != "now"):
-            raise TypeError("NOW must be used only for the argument `now`")
+            raise TypeError("NOW was passed for another argument than `now`; pass a datetime instead")
 
         def body(db: Connection) -> T:
             if is_dated:

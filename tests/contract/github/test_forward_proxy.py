@@ -33,7 +33,7 @@ def test_runner_is_minted_when_only_the_proxy_reaches_github(
         finally:
             client.close()
 
-    with pytest.raises(Retryable, match="its name cannot be resolved"):
+    with pytest.raises(Retryable, match="the host name cannot be resolved"):
         mint()
 
     log = tmp_path / "proxy.jsonl"

@@ -143,7 +143,7 @@ SETTINGS = (
     mistake(
         "watch",
         2,
-        "OSTLER_ELEVATED_NAMESPACE: found 'ci'; must be another namespace than OSTLER_NAMESPACE",
+        "OSTLER_ELEVATED_NAMESPACE: found 'ci'; must differ from OSTLER_NAMESPACE",
         REDIS_URL="redis://h/0",
         NAMESPACE="ci",
         ELEVATED_NAMESPACE="ci",

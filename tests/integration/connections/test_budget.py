@@ -107,7 +107,7 @@ def test_a_postgres_that_does_not_come_ends_the_start_with_one_line(nobody: Engi
     with pytest.raises(StoreUnreachable) as error:
         admit(nobody, needs=1, share=1, budget=1, within=5, sleep=waits.append, monotonic=lambda: sum(waits))
 
-    assert str(error.value).startswith("Postgres did not answer for 5 s: ")
+    assert str(error.value).startswith("Postgres was not available for 5 s: ")
     assert "\n" not in str(error.value)
     assert sum(waits) == 5
 

@@ -31,12 +31,12 @@ def configure(server: Redis, name: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("name", "broken", "whole", "error"),
     [
-        ("maxmemory", "1", "0", "its memory is full"),
+        ("maxmemory", "1", "0", "the memory of Redis is full"),
         (
             "min-replicas-to-write",
             "1",
             "0",
-            "it refuses the command, for example because replicas are missing: check its log",
+            "Redis refuses the command, for example because replicas are missing: check the log of Redis",
         ),
     ],
     ids=["out of memory", "without its replicas"],

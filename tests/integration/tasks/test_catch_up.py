@@ -429,7 +429,10 @@ def test_no_hour_costs_more_than_its_share_of_the_quota(world: World) -> None:
         world.later(5)
     assert 15 <= world.github.paid[501] <= 20
     assert world.run().outcome == "unfinished"
-    assert world.run().why == "left to the next tick: allowance"
+    assert world.run().why == (
+        "the check of a repository is left to the next tick: the hourly calls of `catch_up` for the installation are "
+        "used up"
+    )
     assert world.left("allowance") > 0
 
 

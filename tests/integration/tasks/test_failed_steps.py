@@ -160,7 +160,7 @@ def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
     assert (row.state, row.leased_until, row.last_error) == (
         "releasing",
         None,
-        "the annotation of its Pod keeps changing",
+        "another client changed the annotation of the Pod",
     )
     assert row.due_at <= utcnow()
 
@@ -178,7 +178,11 @@ def test_delivered_claim_is_released_at_once_when_it_loses_its_job_during_the_ch
         asked.setattr(StubGitHub, "get_job", lambda _self, **_: meanwhile())
         release.run(claim_id=claim)
     row = stage.see(claim)
-    assert (row.state, row.leased_until, row.last_error) == ("releasing", None, "the claim lost its job meanwhile")
+    assert (row.state, row.leased_until, row.last_error) == (
+        "releasing",
+        None,
+        "the claim lost its job during the release",
+    )
     resume.run()
     stage.released()
     assert stage.see(claim).end_reason is not None

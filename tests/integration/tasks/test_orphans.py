@@ -916,7 +916,7 @@ class TestFinishedJobs:
             (claim,) = stage.rows("""
                 SELECT last_error, due_at > now() + interval '30 s' AS asked_later FROM claims WHERE state = 'claimed'
             """)
-            assert tuple(claim) == ("the App is not installed there", True)
+            assert tuple(claim) == ("the App is not installed in the account or repository", True)
             assert pod in stage.pods()
             return
 

@@ -219,7 +219,7 @@ def test_job_that_github_refuses_as_invalid_is_set_aside_alone(clusterless: Stag
 
     assert holds(clusterless) == {1: "set_aside", 2: None}
     (job,) = clusterless.rows("SELECT hold_detail FROM jobs WHERE id = 1")
-    assert job.hold_detail == "GitHub refuses its runner as invalid: labels must be 1 to 100 strings"
+    assert job.hold_detail == "GitHub refuses the runner of the job as invalid: labels must be 1 to 100 strings"
 
 
 def test_held_jobs_say_what_github_said(clusterless: Stage, github: RefusingGitHub) -> None:

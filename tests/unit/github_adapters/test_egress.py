@@ -59,19 +59,19 @@ def test_certificate_of_a_private_authority_is_accepted_with_the_bundle(github: 
 def test_certificate_of_an_unknown_authority_is_refused_with_the_cure(github: Upstream, method: str) -> None:
     told = refusal(github.url, {}, method)
     assert github.url.removeprefix("https://") in told
-    assert "its certificate is not accepted (" in told
+    assert "the certificate of the server is not accepted (" in told
     assert told.endswith("; set OSTLER_CA_BUNDLE to a file with the authority that signed the certificate")
 
 
 def test_certificate_for_another_name_is_refused_whatever_is_trusted(github: Upstream, ca: PrivateCa) -> None:
     told = refusal(github.url.replace("127.0.0.1", "localhost"), {"OSTLER_CA_BUNDLE": str(ca.bundle)})
-    assert "its certificate is not accepted (Hostname mismatch" in told
+    assert "the certificate of the server is not accepted (Hostname mismatch" in told
     assert "OSTLER_CA_BUNDLE" not in told
 
 
 def test_github_that_only_a_proxy_reaches_is_reached_by_it(github: Upstream, ca: PrivateCa, tmp_path: Path) -> None:
     trusted = {"OSTLER_CA_BUNDLE": str(ca.bundle)}
-    assert "its name cannot be resolved" in refusal(f"https://{NAME}", trusted)
+    assert "the host name cannot be resolved" in refusal(f"https://{NAME}", trusted)
 
     log = tmp_path / "proxy.jsonl"
     with forward_proxy("--map", to(github, 443), "--log", str(log)) as proxy:
@@ -79,7 +79,7 @@ def test_github_that_only_a_proxy_reaches_is_reached_by_it(github: Upstream, ca:
         for method in ("GET", "POST"):
             assert get(f"https://{NAME}", environment, method).status == 200
         # It is excepted: the call does not go by the proxy, so it fails as before.
-        assert "its name cannot be resolved" in refusal(f"https://{NAME}", {**environment, "NO_PROXY": ".invalid"})
+        assert "the host name cannot be resolved" in refusal(f"https://{NAME}", {**environment, "NO_PROXY": ".invalid"})
 
     assert [json.loads(line)["method"] for line in log.read_text().splitlines()] == ["CONNECT", "CONNECT"]
 

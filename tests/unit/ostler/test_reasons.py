@@ -75,7 +75,7 @@ def test_silence_is_said(call: Callable[[int], None]) -> None:
 
 
 def test_unknown_name_is_said() -> None:
-    assert reason_of(raised(ask_by_name, 0)) == "its name cannot be resolved"
+    assert reason_of(raised(ask_by_name, 0)) == "the host name cannot be resolved"
 
 
 def wrap(cause: Exception) -> None:
@@ -97,11 +97,11 @@ def test_failure_of_a_repair_is_not_explained_by_what_it_repairs() -> None:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (NotInstalled("x"), "the App is not installed there"),
+        (NotInstalled("x"), "the App is not installed in the account or repository"),
         (Forbidden("x"), "access is refused"),
-        (Conflict("x"), "another client changed it at the same time"),
-        (Retryable("x", status=502), "it answered 502"),
-        (Retryable("x"), "it did not answer"),
+        (Conflict("x"), "another client changed the object at the same time"),
+        (Retryable("x", status=502), "the server answered 502"),
+        (Retryable("x"), "the server did not answer"),
     ],
 )
 def test_meaning_of_a_refusal_is_words(error: UpstreamError, words: str) -> None:

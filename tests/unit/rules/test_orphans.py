@@ -107,7 +107,7 @@ def test_finished_pod_is_retired_only_after_two_checks_of_a_runner_that_is_not_b
     if not verdict.keep:
         assert enough(verdict.witnesses)
         proven = over_for is not None and over_for >= 900
-        assert ("the job it executed is over" in str(verdict.proof)) == proven
+        assert ("the job that the runner executed is over" in str(verdict.proof)) == proven
         assert ("removed from GitHub first" in str(verdict.proof)) != proven
 
 
@@ -236,5 +236,7 @@ def test_pod_is_checked_again_when_its_job_ended_a_moment_ago() -> None:
 
 def test_the_end_of_a_job_is_proof_after_the_time_that_the_caller_gives() -> None:
     pod = FinishedPod(job_over=True, outlasts=False, job_over_seconds=100, runner="idle", free_for_seconds=60)
-    assert "the job it executed is over" in str(judge_finished(pod, checks_apart=60, job_over_after=100).proof)
+    assert "the job that the runner executed is over" in str(
+        judge_finished(pod, checks_apart=60, job_over_after=100).proof
+    )
     assert "removed from GitHub first" in str(judge_finished(pod, checks_apart=60, job_over_after=101).proof)

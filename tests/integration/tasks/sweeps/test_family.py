@@ -370,7 +370,7 @@ def test_while_github_or_the_api_server_does_not_answer_nothing_is_repaired(
             member.task.run()
         assert (state(stage), member.repaired(stage, github)) == (before, 0)
         (run,) = stage.rows("SELECT outcome, why FROM sweep_runs ORDER BY id DESC LIMIT 1")
-        assert tuple(run) == ("aborted", "nothing could be checked")
+        assert tuple(run) == ("aborted", "every check failed")
         (sweep,) = stage.rows("SELECT succeeded_at FROM sweeps")
         assert sweep.succeeded_at is None or member.asks is True
     assert [row for row in ledger(stage, member.name) if row.outcome not in {"failed", "moved_on"}] == []

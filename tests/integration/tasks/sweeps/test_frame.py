@@ -554,7 +554,7 @@ def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage,
     run = stage.tick(in_its_own_time(out_of_time) if why == "time" else fails)
     assert (run.outcome, stage.row.succeeded_at, stage.repaired()) == ("aborted", None, [])
     assert run.why == (
-        "its time was up before it had checked anything" if why == "time" else "nothing could be checked"
+        "the time of the tick was used up before the first check" if why == "time" else "every check failed"
     )
     assert telemetry.SWEEP_SUCCESS.labels("stub")._value.get() == before
     stage.spec = SPEC
@@ -611,7 +611,10 @@ def test_a_call_is_written_down_before_it_is_made_and_its_failure_after(stage: S
 
     run = stage.tick(body)
     assert during == ["begun", "done", "begun"]
-    assert [(row.outcome, row.note) for row in stage.ledger()] == [("done", None), ("failed", "it did not answer")]
+    assert [(row.outcome, row.note) for row in stage.ledger()] == [
+        ("done", None),
+        ("failed", "the server did not answer"),
+    ]
     assert (stage.repaired(), run.skipped) == ([1], 1)
 
 
