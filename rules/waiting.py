@@ -155,30 +155,30 @@ def explain(job: JobFacts) -> Explanation:
     found = _explain(job)
     if job.lost is None or job.conclusion in _WELL or job.state not in {JobState.COMPLETED, JobState.RUNNING}:
         return found
-    told = describe(job.lost.end, pod=f"Its Pod {job.lost.name}")
+    told = describe(job.lost.end, pod=f"Pod {job.lost.name} of the job")
     return found if told is None else replace(found, summary=f"{found.summary} {told}.")
 
 
 def _explain(job: JobFacts) -> Explanation:
     if job.state is JobState.COMPLETED:
-        return Explanation(WaitsFor.NOTHING, f"It is completed at GitHub: {job.conclusion or 'no conclusion'}.")
+        return Explanation(WaitsFor.NOTHING, f"The job is completed at GitHub: {job.conclusion or 'no conclusion'}.")
     if job.state is JobState.WAITING:
         return Explanation(
             WaitsFor.ENVIRONMENT,
-            "GitHub holds it for an environment; it is not queued yet and uses no budget.",
+            "GitHub holds the job for an environment; the job is not queued yet and uses no budget.",
             "Approve the deployment on GitHub, or check the environment's protection rules.",
         )
     if job.database_older and job.state is not JobState.RUNNING:
         return Explanation(
             WaitsFor.RESTORE,
-            "Postgres was restored to an earlier state than the cluster, so this job's row might be outdated, "
-            "and no job is matched.",
+            "Postgres was restored to an earlier state than the cluster, so the row of this "
+            "job might be outdated, and no job is matched.",
             "Run `ostler restore` (docs/operations/recovery.md).",
         )
     if job.hold_reason is not None:
         return _held(job, job.hold_reason)
     if job.state is JobState.RUNNING:
-        return Explanation(WaitsFor.END, f"It runs on {job.runner or 'an unknown runner'}.")
+        return Explanation(WaitsFor.END, f"The job runs on {job.runner or 'an unknown runner'}.")
     if job.state is JobState.CLAIMED:
         return _claimed(job)
     return _queued(job)
@@ -192,7 +192,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.NO_POOL:
             return Explanation(
                 WaitsFor.POOL,
-                f"No pool serves it: its labels are {labels}. {job.near or 'There is no pool at all.'}",
+                f"No pool serves the job: its labels are {labels}. {job.near or 'There is no pool at all.'}",
                 "Add a RunnerPool whose runnerLabels contain all these labels, or correct `runs-on` of the workflow. "
                 "The job continues automatically within a minute.",
             )
@@ -200,20 +200,21 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
             return Explanation(
                 WaitsFor.ACCESS,
                 f"Account {job.account} ({job.account_id}) is unknown, and no operator has allowed it.",
-                f"To serve it: {cure_of(account_id=job.account_id, login=job.account)}. Its held jobs then continue.",
+                f"Allow the account: {cure_of(account_id=job.account_id, login=job.account)}. The held jobs of the "
+                "account then continue.",
             )
         case HoldReason.NOT_ALLOWED:
             return Explanation(
                 WaitsFor.POOL,
-                f"Pools have its labels ({labels}), but none is allowed to serve it: {detail}.",
-                "Relax this rule in the spec of the RunnerPool, or add a pool that allows it. The job continues "
+                f"Pools have the labels of the job ({labels}), but no pool is allowed to serve the job: {detail}.",
+                "Relax this rule in the spec of the RunnerPool, or add a pool that allows the job. The job continues "
                 "within a minute. Allow jobs of forks only in pools whose nodes and network you would lend to "
                 "strangers (docs/security.md).",
             )
         case HoldReason.ORIGIN_UNKNOWN:
             return Explanation(
                 WaitsFor.GITHUB,
-                f"Its repository is public, and {detail}; GitHub is asked once for each run.",
+                f"The repository of the job is public, and {detail}. Ostler asks GitHub once for each workflow run.",
                 (
                     "No action is needed, unless GitHub cannot be reached, or the App lacks the permission to read "
                     "Actions."
@@ -222,7 +223,8 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.RUNNER_GROUP:
             return Explanation(
                 WaitsFor.POOL,
-                f"GitHub would not assign it to the pool's runner: {detail}. This is checked again at {until}.",
+                f"GitHub would not assign the job to a runner of the pool: {detail}. The runner group is checked again "
+                f"at {until}.",
                 (
                     "In the organisation: Settings, Actions, Runner groups: create the group, or allow this "
                     "repository (and public ones). Or correct runnerGroup of the RunnerPool. The job then continues "
@@ -232,39 +234,41 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.TWO_POOLS:
             return Explanation(
                 WaitsFor.ROUTING,
-                f"Several pools serve it equally well ({detail}), and Ostler does not choose between them.",
-                "Give one of them a higher routingPriority, or give them different labels.",
+                f"Several pools serve the job equally well ({detail}), and Ostler does not choose between these pools.",
+                "Give one of these pools a higher routingPriority, or give the pools different labels.",
             )
         case HoldReason.BUDGET_ZERO:
             return Explanation(
                 WaitsFor.BUDGET,
                 f"The budget of account {job.account} allows no job at all.",
-                f"Raise it: `ostler account set {job.account_id} --count N`, or PUT "
+                f"Raise the budget: `ostler account set {job.account_id} --count N`, or PUT "
                 f"/api/v1/accounts/{job.account_id}/budget.",
             )
         case HoldReason.BACKOFF:
             return Explanation(
                 WaitsFor.TIME,
-                f"Ostler could not get a runner for it from GitHub ({detail}); the next try is not before {until}.",
+                f"Ostler could not get a runner for the job from GitHub ({detail}); the next try is not before "
+                f"{until}.",
                 cure_of_refusal(detail),
             )
         case HoldReason.SET_ASIDE if ENDED_BEFORE_IT in detail:
             return Explanation(
                 WaitsFor.TIME,
-                f"It was set aside: {detail}. It is tried again at {until}, or when the template of the pool changes.",
+                f"The job was set aside: {detail}. Ostler tries the job again at {until}, or when the template of the "
+                "pool changes.",
                 _RUNNERS_CURE,
             )
         case HoldReason.SET_ASIDE:
             return Explanation(
                 WaitsFor.TIME,
-                f"It was set aside: {detail}. It is tried again at {until}.",
+                f"The job was set aside: {detail}. Ostler tries the job again at {until}.",
                 "Check the pool's runnerGroup and runnerLabels: GitHub refused a runner with these values. If no "
                 "installation is known, install the App for the account.",
             )
         case HoldReason.ASK_GITHUB:
             return Explanation(
                 WaitsFor.GITHUB,
-                f"Its result is unknown ({detail}), and Ostler asks GitHub.",
+                f"The result of the job is unknown ({detail}), and Ostler asks GitHub for the result.",
                 "No action is needed, unless GitHub cannot be reached or the App was removed from the account.",
             )
 
@@ -274,48 +278,55 @@ def _claimed(job: JobFacts) -> Explanation:
     if claim is None:
         return Explanation(
             WaitsFor.GITHUB,
-            "It is claimed, but has no live claim. The sweep unresolved_jobs asks GitHub and repairs its state.",
+            "The job is claimed, but has no live claim. The sweep unresolved_jobs asks GitHub and repairs the state of "
+            "the job.",
         )
     on = f"claim {claim.id} on Pod {claim.pod}"
     match claim.state:
         case ClaimState.CLAIMED if claim.stamp is Stamp.NONE:
-            found = WaitsFor.STAMP, f"It has {on}, which is about to be stamped."
+            found = WaitsFor.STAMP, f"The job has {on}. The Pod is about to be stamped."
         case ClaimState.CLAIMED:
-            found = WaitsFor.MINT, f"It has {on}; GitHub is being asked for a runner config."
+            found = WaitsFor.MINT, f"The job has {on}. Ostler is asking GitHub for the configuration of the runner."
         case ClaimState.MINTED:
-            found = WaitsFor.DELIVERY, f"It has {on} and a runner config that the Pod has not fetched yet."
+            found = WaitsFor.DELIVERY, f"The job has {on}. The Pod has not fetched the configuration of its runner yet."
         case ClaimState.DELIVERED:
-            found = WaitsFor.START, f"It has {on}; GitHub has not reported yet that {claim.runner} executes it."
+            found = (
+                WaitsFor.START,
+                f"The job has {on}. GitHub has not reported yet that runner {claim.runner} executes the job.",
+            )
         case ClaimState.RELEASING:
             failed = "" if claim.last_error is None else f" The last try failed: {claim.last_error}."
-            found = WaitsFor.RELEASE, f"It had {on}, which is being released. The job is then queued again.{failed}"
+            found = (
+                WaitsFor.RELEASE,
+                f"The job had {on}. The claim is being released, and the job is then queued again.{failed}",
+            )
         case _:
-            found = WaitsFor.END, f"It has {on}, and its runner executes."
+            found = WaitsFor.END, f"The job has {on}, and the runner of the Pod executes a job."
     return Explanation(*found)
 
 
 def _queued(job: JobFacts) -> Explanation:
     pool = job.pool
     if pool is None or pool.deleted or pool.draining:
-        what = "It has no pool" if pool is None else f"Its pool {pool.name} takes no new jobs"
+        what = "The job has no pool" if pool is None else f"Pool {pool.name} of the job takes no new jobs"
         return Explanation(WaitsFor.POOL, f"{what}; the job is matched again within a minute.")
     if pool.rerouting:
         return Explanation(
             WaitsFor.POOL,
             (
-                f"Its pool {pool.name} has changed, and the jobs of the pool are being matched again. This job is "
-                "matched soon."
+                f"Pool {pool.name} of the job has changed, and Ostler is routing the jobs of the pool again. This job "
+                "is routed soon."
             ),
         )
     place = _place(job.ahead)
     brake = pool.brake
     if brake is not None and brake.account_id in {None, job.account_id}:
-        whose = f"pool {pool.name}" if brake.account_id is None else f"its account in pool {pool.name}"
+        whose = f"pool {pool.name}" if brake.account_id is None else f"account {job.account} in pool {pool.name}"
         return Explanation(
             WaitsFor.POOL,
             f"{place} The runners of {whose} do not start: {brake.describe()}. "
-            f"One job at a time is tried, the next one at {brake.probe_at:%Y-%m-%d %H:%M:%S} UTC "
-            "or when the last try has ended.",
+            f"Ostler tries one job at a time, the next job at {brake.probe_at:%Y-%m-%d %H:%M:%S} UTC "
+            "or when the previous try has ended.",
             _TOO_OLD_CURE if brake.too_old else _RUNNERS_CURE,
         )
     short = _short_of_budget(job, pool)
@@ -349,11 +360,13 @@ def _budget_cure(job: JobFacts, pool: PoolFacts) -> str:
         wanted.append(f"--memory {_gib(pool.memory_mib)}")
     if not wanted:
         return (
-            "Wait until one of its Pods ends. A Pod counts until it ends, even after its job. Or raise the budget: "
+            "Wait until a Pod of the account ends. A Pod counts in the budget until it ends, even after its job. Or "
+            "raise the budget: "
             f"`ostler account set {job.account_id}` with --count, --vcpu or --memory."
         )
     return (
-        "Waiting does not help: the whole budget is too small for one job of this pool. Raise it to this or more: "
+        "Waiting does not help: the whole budget is too small for one job of this pool. Raise the budget to this size "
+        "or more: "
         f"`ostler account set {job.account_id} {' '.join(wanted)}`."
     )
 
@@ -364,20 +377,20 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     If there are several obstacles, the reason is the first obstacle that a person can remove.
     """
     if pool.problem is not None:
-        return f"its RunnerPool is invalid ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
+        return f"the RunnerPool is invalid ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
     if pool.paused:
-        return "the pool is paused and creates no Pods", f"Resume it: `ostler pool resume {pool.name}`."
+        return "the pool is paused and creates no Pods", f"Resume the pool: `ostler pool resume {pool.name}`."
     most = pool.max_replicas if pool.autoscaled else pool.replicas
     if most <= 0:
         field = "spec.autoscaling.maxReplicas" if pool.autoscaled else "replicas"
-        return f"its {field} is 0", f"Waiting does not help. {_raise(pool, 1)}"
+        return f"the field {field} of the pool is 0", f"Waiting does not help. {_raise(pool, 1)}"
     if pool.trouble is not None:
         why, cure = _TROUBLES[pool.trouble]
         detail = f" ({pool.trouble_detail})" if pool.trouble_detail else ""
         after = pool.create_after
         later = "" if after is None else f"; the next Pod is not created before {after:%Y-%m-%d %H:%M:%S} UTC"
         return f"{why}{detail}{later}", cure
-    counts = f"{pool.taken} of {pool.replicas} have a job"
+    counts = f"{pool.taken} of {pool.replicas} Pods have a job"
     if pool.taken < pool.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}", (
@@ -387,11 +400,11 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     if not pool.autoscaled or pool.replicas >= most:
         return counts, f"Wait until one of these jobs ends, or make the pool larger. {_raise(pool, most + 1)}"
     if pool.cluster_gate is not None:
-        return f"{counts}, and the autoscaler adds none while the gate of Kubernetes is closed", (
+        return f"{counts}, and the autoscaler adds no Pods while the gate of Kubernetes is closed", (
             f"See `ostler gates`: {pool.cluster_gate}."
         )
     return f"{counts}, and the autoscaler can set up to {most} replicas", (
-        "Wait: the autoscaler adds Pods within seconds. Otherwise `ostler pool list --why` shows the reason."
+        "Wait: the autoscaler adds Pods within seconds. If it adds none, `ostler pool list --why` shows the reason."
     )
 
 
@@ -407,7 +420,7 @@ def _raise(pool: PoolFacts, least: int) -> str:
 
 _TOO_OLD_CURE = "Use an image with a newer runner in the RunnerPool. The pool resumes as soon as its template changes."
 _RUNNERS_CURE = (
-    "See the log of container `runner` of one of its Pods. Usual causes are a broken image, a read-only file system, "
+    "See the log of container `runner` of a Pod of the pool. Usual causes are a broken image, a read-only file system, "
     "a missing proxy or CA, and no route to GitHub. The pool resumes with its first execution, or when its template "
     "changes."
 )
@@ -446,8 +459,12 @@ _TROUBLES = {
 
 def _place(ahead: int | None) -> str:
     if not ahead:
-        return "It is the next job of its account in its pool."
-    return f"{ahead} {'job' if ahead == 1 else 'jobs'} of its account in its pool come first."
+        return "The job is the next job of its account in its pool."
+    return (
+        "1 job of the same account in the same pool comes first."
+        if ahead == 1
+        else f"{ahead} jobs of the same account in the same pool come first."
+    )
 
 
 def _short_of_budget(job: JobFacts, pool: PoolFacts) -> str | None:
@@ -492,8 +509,8 @@ def closest_pool(
     name, pool = min(pools, key=lambda pair: (len(wanted - pair[1].labels), pair[0]))
     missing = sorted(wanted - pool.labels)
     if missing:
-        return f"The closest is {name}, which lacks {', '.join(missing)}."
+        return f"The closest pool is {name}, which lacks the labels {', '.join(missing)}."
     rule = refusing_rule(pool, account_id=account_id, full_name=repository.lower(), fork=False)
     if rule is not None:
         return f"Pool {name} has these labels, but {describe_rule(rule, account_id=account_id, repository=repository)}."
-    return f"Pool {name} serves it now."
+    return f"Pool {name} serves the job now."

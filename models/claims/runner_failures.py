@@ -119,7 +119,7 @@ def record(db: Connection, claim_id: int, *, reason: str, now: datetime) -> bool
         {"job": claim.job_id, "hash": claim.template_hash},
     ).scalar_one()
     if tries >= JOB_TRIES:
-        detail = f"{tries} runners of pool {claim.pool} {ENDED_BEFORE_IT}; the last one: {why}"
+        detail = f"{tries} runners of pool {claim.pool} {ENDED_BEFORE_IT}; the last runner: {why}"
         job_holds.hold_job(
             db, claim.job_id, reason=HoldReason.SET_ASIDE, detail=detail, not_before=now + ASIDE, now=now
         )

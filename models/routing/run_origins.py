@@ -139,7 +139,7 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
     job_holds.explain(
         db,
         "run_id = :run AND hold_reason = :hold AND state = 'queued'",
-        detail=f"it is not known whether its run comes from a fork ({why})",
+        detail=f"it is not known whether the run of the job comes from a fork ({why})",
         run=run_id,
         hold=HoldReason.ORIGIN_UNKNOWN,
     )

@@ -112,11 +112,11 @@ class Brake:
         ended = f"{self.pods} {'runner' if self.pods == 1 else 'runners'} in a row ended without a job"
         if self.too_old:
             code = f" (exit code {TOO_OLD})" if self.tells_last else ""
-            return f"GitHub refuses the version of its runner as too old{code}; {ended}"
+            return f"GitHub refuses the version of the runner as too old{code}; {ended}"
         if not self.tells_last:
             return ended
         code = "" if self.exit_code is None else f"exit code {self.exit_code}, "
-        return f"{ended}; the last one: {code}{self.why}"
+        return f"{ended}; the last runner: {code}{self.why}"
 
 
 def counts(how: How) -> bool:

@@ -151,7 +151,12 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
     if pool.leaving:
         return Condition("Ready", "False", "Deleted", "The pool is being deleted")
     if pool.problem is not None and is_refusal(pool.problem):
-        return Condition("Ready", "False", NOT_ALLOWED, "The pool gets no Pods: the cluster does not allow them")
+        return Condition(
+            "Ready",
+            "False",
+            NOT_ALLOWED,
+            "The pool gets no Pods, because the cluster does not allow its Pod Security level",
+        )
     if plan.starts.trouble is Trouble.QUOTA and plan.available < plan.wanted:
         return Condition("Ready", _word(holds), "QuotaExceeded", plan.starts.detail)
     if pool.paused:
@@ -160,7 +165,7 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
         return Condition("Ready", "True", "PodsAvailable", "Enough Pods are available")
     if pool.problem is None and plan.hopeless is None and (plan.starts.trouble is None or plan.starts.without_surge):
         return Condition(
-            "Ready", "False", "PodsStarting", "Pods are starting, and more are unavailable than the pool allows"
+            "Ready", "False", "PodsStarting", "Pods are starting, and more Pods are unavailable than the pool allows"
         )
     return Condition("Ready", "False", "PodsMissing", "Fewer Pods are available than the pool needs")
 
@@ -206,7 +211,7 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
             "True",
             "ReplicasConflict",
             f"Autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
-            "remove replicas from its manifest",
+            "remove replicas from the manifest of the pool",
         )
     return None
 

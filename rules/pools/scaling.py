@@ -112,7 +112,9 @@ def decide(
     if now >= until:
         return Decision(target, Verdict.DOWN, why)
     if replicas > limits.max_replicas:
-        return Decision(max(0, limits.max_replicas), Verdict.DOWN, f"maxReplicas; after the delay: {why}")
+        return Decision(
+            max(0, limits.max_replicas), Verdict.DOWN, f"reduced to maxReplicas; after scaleDownDelay: {why}"
+        )
     return Decision(replicas, Verdict.COOLING, f"{why}; not before {until:%H:%M:%S} UTC")
 
 

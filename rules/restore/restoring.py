@@ -149,18 +149,19 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
     """Return the action on a Pod after Postgres was restored."""
     runner = max(pod.runners, key=lambda each: (each.busy, each.online, each.id, each.certain), default=None)
     if pod.terminal:
-        return PodVerdict(Act.LEAVE, "the Pod has ended: the reconciler cleans it up")
+        return PodVerdict(Act.LEAVE, "the Pod has ended: the reconciler deletes the Pod")
     claim, drops = pod.claim, None
     undelivered = claim is not None and not claim.delivered and claim.purpose is Purpose.JOB
     if claim is not None and undelivered and (pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)):
         claim, drops = None, claim  # the Pod has a later claim or another account, so this claim was over
     if claim is not None and claim.delivered:
-        return PodVerdict(Act.LEAVE, f"its claim {claim.id} was already delivered, and continues")
+        return PodVerdict(Act.LEAVE, f"claim {claim.id} was already delivered, and continues")
     if pod.used and claim is None:
-        return PodVerdict(Act.LEAVE, "its claim had already ended: `finished_jobs` handles the Pod")
+        return PodVerdict(Act.LEAVE, "the claim of the Pod had already ended: `finished_jobs` handles the Pod")
     if pod.used and claim is not None and claim.purpose is Purpose.RETIRE:
         return PodVerdict(
-            Act.LEAVE, "its claim had already ended, and the Pod is being retired: the retirement asks GitHub first"
+            Act.LEAVE,
+            "the claim of the Pod had already ended; the Pod is being retired, and the retirement asks GitHub first",
         )
     verdict = may_hold_jit(
         PodEvidence(
@@ -181,8 +182,8 @@ def _busy(claim: RowClaim | None, runner: Registered | None, signs: str) -> PodV
     if claim is not None:
         return PodVerdict(Act.EXECUTE, f"claim {claim.id} was delivered after the backup: {signs}", runner)
     if runner is None:
-        return PodVerdict(Act.KEEP, f"its claim is lost, and GitHub shows no runner of the Pod: {signs}")
-    return PodVerdict(Act.REBUILD, f"its claim is lost: {signs}", runner)
+        return PodVerdict(Act.KEEP, f"the claim of the Pod is lost, and GitHub shows no runner of the Pod: {signs}")
+    return PodVerdict(Act.REBUILD, f"the claim of the Pod is lost: {signs}", runner)
 
 
 def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -> PodVerdict:
@@ -193,8 +194,10 @@ def _free(pod: RestoredPod, claim: RowClaim | None, runner: Registered | None) -
     if not pod.stamped and runner is None:
         return PodVerdict(Act.LEAVE, "the Pod is warm or starting")
     if not pod.asked:
-        return PodVerdict(Act.KEEP, "its claim is lost, and GitHub could not be asked for its runner")
-    return PodVerdict(Act.RELEASE, "its claim is lost, and nothing was delivered", runner)
+        return PodVerdict(
+            Act.KEEP, "the claim of the Pod is lost, and GitHub could not be asked for the runner of the Pod"
+        )
+    return PodVerdict(Act.RELEASE, "the claim of the Pod is lost, and nothing was delivered", runner)
 
 
 def stem_of(pod_name: str) -> str:

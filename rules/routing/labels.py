@@ -141,7 +141,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
         case HoldReason.TWO_POOLS:
             return f"pools with the ids {', '.join(map(str, choice.candidates))}"
         case HoldReason.ORIGIN_UNKNOWN:
-            return f"it is not yet known whether its run comes from a fork of {repository}"
+            return f"it is not yet known whether the run of the job comes from a fork of {repository}"
         case HoldReason.NOT_ALLOWED:
             told = [
                 f"pool {each.pool}: {describe_rule(each.rule, account_id=account_id, repository=repository)}"

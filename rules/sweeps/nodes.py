@@ -125,7 +125,7 @@ def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes
     Pod. Otherwise the second witness is GitHub, which must have removed all runners of the Pod.
     """
     if gone is None:
-        return _leave_alone("its kubelet might still end the Pod")
+        return _leave_alone("the kubelet of the node might still end the Pod")
     if not may_force(gone, attachable_volumes=attachable_volumes):
         return _leave_alone("the Pod has a volume that might still be attached")
     # Kubernetes reports both that a Pod is over and that its node is gone. Two reports of one source are one witness

@@ -34,9 +34,11 @@ def missing_pods(tick: Tick) -> None:
     live = Counter(claim.namespace for claim in claims)
     doubted = {namespace for namespace, seen in listed.items() if live[namespace] and not seen}
     for namespace in doubted:
-        tick.incomplete(f"no Pods in {namespace}, and {live[namespace]} claims are live")
+        tick.incomplete(
+            f"the list of {namespace} has no Pods, although {live[namespace]} claims in {namespace} are live"
+        )
     trusted = [claim for claim in claims if claim.namespace in listed.keys() - doubted]
-    tick.doubt(bool(doubted) and not trusted, f"no Pods, and {sum(live.values())} claims are live")
+    tick.doubt(bool(doubted) and not trusted, f"the list has no Pods, although {sum(live.values())} claims are live")
     missing = [claim for claim in trusted if claim.pod_uid not in listed[claim.namespace]]
     random.shuffle(missing)  # so that claims without an answer of GitHub are not always the first (L14)
     unavailable: set[int | None] = set()

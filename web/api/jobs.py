@@ -70,7 +70,7 @@ class Why(BaseModel):
 
     waits_for: WaitsFor
     summary: str = Field(examples=["The budget of account acme allows no job at all."])
-    cure: str | None = Field(examples=["Raise it: `ostler account set 1001 --count N`."])
+    cure: str | None = Field(examples=["Raise the budget: `ostler account set 1001 --count N`."])
     ahead: int | None = Field(
         description="jobs of the same account and pool that come first, at most 1000; null if held or not queued"
     )

@@ -140,8 +140,8 @@ def test_a_job_is_explained_with_its_story(operator: Operator) -> None:
     held = operator.run("job", "13")
     assert held.returncode == 0, held.stderr
     words = " ".join(held.stdout.split())
-    assert "No pool serves it: its labels are gpu." in words
-    assert "which lacks gpu" in words
+    assert "No pool serves the job: its labels are gpu." in words
+    assert "which lacks the labels gpu" in words
     assert "What helps: Add a RunnerPool" in words
     assert "webhook" in held.stdout
     story = operator.json("job", "11")
@@ -379,7 +379,10 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
     assert job.count(event) == 2  # in the sentence, and in the timeline
     assert event in operator.json("claims", "--pod", claim["pod"])[0]["pod_end"]
     assert operator.json("pod", claim["pod"])["event_message"] == "[red]low on memory"
-    assert f"It is completed at GitHub: failure. Its Pod {claim['pod']} {said}; container `runner` exited 137" in job
+    assert (
+        f"The job is completed at GitHub: failure. Pod {claim['pod']} of the job {said}; container `runner` exited 137"
+        in job
+    )
     assert f"2026-11-23 12:03:04 pod {claim['pod']} - ended - its Pod {said}" in job
     assert operator.json("job", "11")["claims"][0]["runner_exit_code"] == 137
     assert "pod_gone (OOMKilled (9))" in operator.run("claims", "--pod", claim["pod"]).stdout

@@ -177,7 +177,7 @@ def test_a_question_without_an_answer_keeps_the_job_and_is_repeated_later(
     )
     held = job(clusterless)
     assert held.hold_reason == "origin_unknown"
-    assert held.hold_detail.startswith("it is not known whether its run comes from a fork (")
+    assert held.hold_detail.startswith("it is not known whether the run of the job comes from a fork (")
 
     clusterless.rows("UPDATE run_origins SET ask_after = now()")
     rematch.run()

@@ -291,7 +291,7 @@ def test_lost_pod_is_reported_as_observed_and_its_runner_is_named(stage: Stage, 
     story = transaction(stage.rt.engine, lambda db: job_story(db, 7, now=utcnow()))
     assert story is not None
     summary = explain(story.facts).summary
-    assert f"Its Pod {pod} was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API" in summary
+    assert f"Pod {pod} of the job was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API" in summary
 
 
 @pytest.mark.parametrize("nonsense", [None, 7, [], ending(deletion_at="soon"), ending(runner_exit_code="x")])

@@ -59,7 +59,7 @@ def test_a_release_that_an_upstream_failed_says_so() -> None:
     )
     found = explain(replace(JOB, state=JobState.CLAIMED, claim=claim))
     assert found.summary.endswith(
-        "which is being released. The job is then queued again. The last try failed: Retryable."
+        "The claim is being released, and the job is then queued again. The last try failed: Retryable."
     )
 
 
@@ -99,7 +99,7 @@ def test_a_queued_job_waits_for_a_pod_or_for_the_matcher() -> None:
     assert explain(replace(JOB, pool=replace(POOL, draining=True))).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, pool=replace(POOL, rerouting=True))).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, pool=None)).waits_for is WaitsFor.POOL
-    assert explain(replace(JOB, ahead=1)).summary.startswith("1 job of its account in its pool come")
+    assert explain(replace(JOB, ahead=1)).summary.startswith("1 job of the same account in the same pool comes")
 
 
 def no_pod(**changes: Any) -> Explanation:
@@ -109,8 +109,8 @@ def no_pod(**changes: Any) -> Explanation:
 @pytest.mark.parametrize(
     ("changes", "why", "cure"),
     [
-        ({"replicas": 0, "taken": 0}, "its replicas is 0", "`ostler pool scale small 1`"),
-        ({"replicas": 3, "taken": 3}, "3 of 3 have a job", "`ostler pool scale small 4`"),
+        ({"replicas": 0, "taken": 0}, "the field replicas of the pool is 0", "`ostler pool scale small 1`"),
+        ({"replicas": 3, "taken": 3}, "3 of 3 Pods have a job", "`ostler pool scale small 4`"),
         ({"replicas": 3, "taken": 1}, "the others start", "Wait until a Pod starts"),
         (
             {"replicas": 3, "taken": 1, "without_surge": True},
@@ -125,7 +125,11 @@ def no_pod(**changes: Any) -> Explanation:
             "the autoscaler adds Pods within seconds",
         ),
         ({"autoscaled": True, "max_replicas": 3, "replicas": 3, "taken": 3}, "3 of 3", "spec.autoscaling.maxReplicas"),
-        ({"autoscaled": True, "max_replicas": 0, "replicas": 0, "taken": 0}, "maxReplicas is 0", "to 1 or more"),
+        (
+            {"autoscaled": True, "max_replicas": 0, "replicas": 0, "taken": 0},
+            "maxReplicas of the pool is 0",
+            "to 1 or more",
+        ),
         (
             {"autoscaled": True, "max_replicas": 9, "taken": 3, "cluster_gate": "9 of 10 calls failed"},
             "gate of Kubernetes is closed",
@@ -174,7 +178,7 @@ def test_waiting_is_not_advised_where_the_whole_budget_is_too_small() -> None:
     for found in (none, small):
         assert (found.waits_for, "Wait for" in (found.cure or "")) == (WaitsFor.BUDGET, False)
     full = explain(replace(JOB, usage=Usage(count=2, vcpu_millicores=0, memory_mib=0)))
-    assert "Wait until one of its Pods ends" in (full.cure or "")
+    assert "Wait until a Pod of the account ends" in (full.cure or "")
 
 
 @pytest.mark.parametrize(
@@ -211,12 +215,12 @@ def test_the_closest_pool_is_named_with_what_is_in_the_way() -> None:
     def near(labels: list[str], **changes: object) -> str | None:
         return closest_pool([("small", pool(**changes))], labels=labels, account_id=7, repository="Acme/Shop")
 
-    assert near(["Linux", "GPU"]) == "The closest is small, which lacks gpu."
+    assert near(["Linux", "GPU"]) == "The closest pool is small, which lacks the labels gpu."
     assert "allowedAccounts do not name account 7" in (near(["linux"], allowed_accounts=frozenset({8})) or "")
     assert "allowedRepositories do not name Acme/Shop" in (
         near(["linux"], allowed_repositories=frozenset({"a/b"})) or ""
     )
-    assert near(["linux"], allowed_repositories=frozenset({"acme/shop"})) == "Pool small serves it now."
+    assert near(["linux"], allowed_repositories=frozenset({"acme/shop"})) == "Pool small serves the job now."
     assert closest_pool([], labels=["linux"], account_id=7, repository="a/b") is None
 
 
@@ -247,7 +251,7 @@ def test_only_the_jobs_of_a_braked_account_wait_for_its_brake() -> None:
 
 
 def test_a_job_that_was_set_aside_for_its_runners_names_them() -> None:
-    detail = f"3 runners of pool small {ENDED_BEFORE_IT}; the last one: container `runner` exited 7"
+    detail = f"3 runners of pool small {ENDED_BEFORE_IT}; the last runner: container `runner` exited 7"
     found = explain(replace(JOB, hold_reason=HoldReason.SET_ASIDE, hold_detail=detail))
     assert "3 runners of pool small ended before it began" in found.summary
     assert "runnerGroup" not in (found.cure or "")
@@ -261,7 +265,7 @@ LOST = LostPod("small-1", PodEnd(runner_exit_code=137, reason="OOMKilled"))
 def test_a_job_that_lost_its_pod_is_told_how_that_ended(state: JobState) -> None:
     failed = replace(JOB, state=state, conclusion="failure", lost=LOST)
     before = explain(replace(failed, lost=None)).summary
-    assert explain(failed).summary.startswith(f"{before} Its Pod small-1 was killed for lack of memory")
+    assert explain(failed).summary.startswith(f"{before} Pod small-1 of the job was killed for lack of memory")
     unseen = replace(failed, lost=LostPod("small-1", PodEnd()))
     assert explain(unseen).summary == before
 
@@ -281,7 +285,7 @@ def test_the_end_of_a_pod_is_not_told_where_it_explains_nothing(job: JobFacts) -
 def test_what_is_known_of_a_job_is_named() -> None:
     assert explain(replace(JOB, state=JobState.COMPLETED, conclusion="failure")).summary.endswith("at GitHub: failure.")
     assert explain(replace(JOB, state=JobState.COMPLETED)).summary.endswith("at GitHub: no conclusion.")
-    assert explain(replace(JOB, state=JobState.RUNNING, runner="small-1-r")).summary == "It runs on small-1-r."
+    assert explain(replace(JOB, state=JobState.RUNNING, runner="small-1-r")).summary == "The job runs on small-1-r."
     no_pool = replace(JOB, hold_reason=HoldReason.NO_POOL)
     assert "its labels are linux, x64." in explain(replace(no_pool, labels=("linux", "x64"))).summary
     assert "its labels are none." in explain(replace(no_pool, labels=())).summary
@@ -308,20 +312,22 @@ def test_nothing_is_said_of_rows_that_may_be_old() -> None:
 
 def test_a_release_that_nothing_failed_says_no_more() -> None:
     found = claimed(ClaimState.RELEASING)
-    assert found.summary.endswith("The job is then queued again.")
+    assert found.summary.endswith("and the job is then queued again.")
 
 
 def test_a_job_without_a_pool_is_told_apart_from_one_whose_pool_goes() -> None:
-    assert explain(replace(JOB, pool=None)).summary.startswith("It has no pool;")
+    assert explain(replace(JOB, pool=None)).summary.startswith("The job has no pool;")
     for going in (replace(POOL, deleted=True), replace(POOL, draining=True)):
-        assert explain(replace(JOB, pool=going)).summary.startswith("Its pool small takes no new jobs;")
+        assert explain(replace(JOB, pool=going)).summary.startswith("Pool small of the job takes no new jobs;")
 
 
 def test_a_brake_of_an_account_is_told_as_one() -> None:
-    assert "The runners of its account in pool small do not start" in braked(7, code=0).summary
+    assert "The runners of account acme in pool small do not start" in braked(7, code=0).summary
 
 
-@pytest.mark.parametrize(("ahead", "told"), [(0, "It is the next"), (None, "It is the next"), (2, "2 jobs of its")])
+@pytest.mark.parametrize(
+    ("ahead", "told"), [(0, "The job is the next"), (None, "The job is the next"), (2, "2 jobs of the same")]
+)
 def test_the_place_of_a_job_is_told(ahead: int | None, told: str) -> None:
     assert explain(replace(JOB, ahead=ahead)).summary.startswith(told)
 
@@ -341,13 +347,13 @@ def test_only_what_is_too_small_of_a_budget_is_to_be_raised(budget: Budget, cure
 
 def test_a_budget_that_admits_just_one_job_is_waited_for() -> None:
     just = replace(JOB, budget=Budget(1, 2000, 4096), usage=Usage(1, 2000, 4096))
-    assert "Wait until one of its Pods ends" in (explain(just).cure or "")
+    assert "Wait until a Pod of the account ends" in (explain(just).cure or "")
     assert "uses 1 of 1 jobs, 2 of 2 vCPU and 4 of 4 GiB, and this job needs 2 vCPU and 4 GiB" in explain(just).summary
 
 
 def test_a_pool_of_one_pod_is_no_pool_of_none() -> None:
-    assert "1 of 1 have a job" in no_pod(replicas=1, taken=1).summary
-    assert "1 of 1 have a job" in no_pod(autoscaled=True, max_replicas=1, replicas=1, taken=1).summary
+    assert "1 of 1 Pods have a job" in no_pod(replicas=1, taken=1).summary
+    assert "1 of 1 Pods have a job" in no_pod(autoscaled=True, max_replicas=1, replicas=1, taken=1).summary
 
 
 def test_a_trouble_without_a_detail_or_a_time_is_told_without() -> None:
@@ -359,5 +365,5 @@ def test_the_closest_pool_lacks_fewest_labels_and_the_first_name_wins() -> None:
         return closest_pool(pools, labels=["linux", "gpu", "big"], account_id=7, repository="a/b") or ""
 
     gpu = pool(labels=frozenset({"linux", "gpu"}))
-    assert nearest(("a", pool()), ("z", gpu)) == "The closest is z, which lacks big."
-    assert nearest(("z", gpu), ("y", gpu)) == "The closest is y, which lacks big."
+    assert nearest(("a", pool()), ("z", gpu)) == "The closest pool is z, which lacks the labels big."
+    assert nearest(("z", gpu), ("y", gpu)) == "The closest pool is y, which lacks the labels big."

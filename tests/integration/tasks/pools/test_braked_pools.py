@@ -37,7 +37,7 @@ def test_a_pool_whose_runners_do_not_start_is_degraded_and_its_probe_is_woken(st
 
     found = condition(stage, "Degraded")
     assert (found["status"], found["reason"]) == ("True", "RunnersDoNotStart")
-    assert "3 runners in a row ended without a job; the last one: exit code 134" in found["message"]
+    assert "3 runners in a row ended without a job; the last runner: exit code 134" in found["message"]
     assert len(woken) == 1
 
 
@@ -57,7 +57,7 @@ def test_a_runner_that_is_too_old_is_named_with_its_cure(stage: Stage) -> None:
     check(stage)
 
     message = condition(stage, "Degraded")["message"]
-    assert "GitHub refuses the version of its runner as too old (exit code 7)" in message
+    assert "GitHub refuses the version of the runner as too old (exit code 7)" in message
     assert "use an image with a newer runner" in message
 
 

@@ -55,7 +55,7 @@ def test_limited_token_reads_no_words_of_the_failure_of_another_account(stage: S
 
     ours = why(stage, OURS)
 
-    assert "The runners of pool small do not start: 3 runners in a row ended without a job. One job" in ours
+    assert "The runners of pool small do not start: 3 runners in a row ended without a job. Ostler tries one job" in ours
     assert "134" not in ours
     assert WORDS in why(stage)
     assert WORDS in why(stage, OURS, THEIRS)
@@ -66,7 +66,7 @@ def test_limited_token_reads_the_words_of_its_own_failure_under_a_brake_of_the_p
         fail(stage, pool_id, number, account=THEIRS, ago=30 - number, why=WORDS, code=134)
     fail(stage, pool_id, 3, account=OURS, ago=10, why="ours", code=5)
 
-    assert "the last one: exit code 5, ours." in why(stage, OURS)
+    assert "the last runner: exit code 5, ours." in why(stage, OURS)
 
 
 def test_limited_token_reads_that_a_runner_is_too_old_without_whose_job_failed(stage: Stage, pool_id: int) -> None:
@@ -74,7 +74,7 @@ def test_limited_token_reads_that_a_runner_is_too_old_without_whose_job_failed(s
 
     ours = why(stage, OURS)
 
-    assert "GitHub refuses the version of its runner as too old; 1 runner in a row ended" in ours
+    assert "GitHub refuses the version of the runner as too old; 1 runner in a row ended" in ours
     assert "exit code" not in ours
 
 

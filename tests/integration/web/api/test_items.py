@@ -19,7 +19,7 @@ def test_a_job_without_a_pool_says_what_is_missing_and_how_to_mend_it(stage: Sta
     stage.job(1, labels=["linux", "gpu"], hold_reason="no_pool", queued_at=utcnow() - timedelta(minutes=5))
     body = stage.get("/jobs/1").json()
     assert body["why"]["waits_for"] == "pool"
-    assert "The closest is small, which lacks gpu." in body["why"]["summary"]
+    assert "The closest pool is small, which lacks the labels gpu." in body["why"]["summary"]
     assert "runnerLabels" in body["why"]["cure"]
     assert 300 <= body["age_seconds"] < 330
 
@@ -52,7 +52,7 @@ def test_a_queued_job_with_room_waits_for_a_pod(stage: Stage) -> None:
     stage.job(1, pool_id=stage.pool())
     why = stage.get("/jobs/1").json()["why"]
     assert why["waits_for"] == "pod"
-    assert "No Pod of pool small is warm: 0 of 3 have a job, and the others start" in why["summary"]
+    assert "No Pod of pool small is warm: 0 of 3 Pods have a job, and the others start" in why["summary"]
 
 
 def test_a_claimed_job_shows_its_claim_and_a_claim_its_events_and_no_jit(stage: Stage) -> None:
