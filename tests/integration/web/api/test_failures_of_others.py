@@ -55,7 +55,7 @@ def test_limited_token_reads_no_words_of_the_failure_of_another_account(stage: S
 
     ours = why(stage, OURS)
 
-    assert "The runners of pool small do not start: 3 runners in a row ended without a job. Ostler tries one job" in ours
+    assert "The runners of pool small do not start: 3 runners in a row ended without a job. Ostler tries one" in ours
     assert "134" not in ours
     assert WORDS in why(stage)
     assert WORDS in why(stage, OURS, THEIRS)
