@@ -391,7 +391,7 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         default=None,
         description=(
             "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Within 10 seconds "
-            "after a change of the file, web reads it again. If this setting is empty, web opens no TLS port"
+            "after a change of the file, web reads the file again. If this setting is empty, web opens no TLS port"
         ),
     )
     web_polls_tls_key: str | None = Field(
@@ -406,7 +406,7 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         validate_default=True,
         description=(
             "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. Without OSTLER_WEB_POLLS_TLS_CERT this setting "
-            "must be true. Disable it when every Pod polls over TLS"
+            "must be true. Disable this setting when every Pod polls over TLS"
         ),
     )
     web_private_port: int = Field(
@@ -471,9 +471,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         description=(
             "Time without a poll after which Ostler replaces a Pod that never received a JIT, in seconds. The time "
             "begins at the creation of the Pod, at most a minute after its last poll, or at the end of its last claim, "
-            "whichever is latest. For this reason, Ostler replaces a Pod only if a web process ran during the whole "
-            "time. A pool can set its own limit (`provisioning.startTimeout`). Larger values give slow images more "
-            "time"
+            "whichever is latest. A Pod cannot poll without a web process. Ostler therefore replaces such a Pod only "
+            "if a web process ran during the whole time. A pool can set its own limit (`provisioning.startTimeout`). "
+            "Larger values give slow images more time"
         ),
     )
     node_lost_after: float = Field(
@@ -519,8 +519,8 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Names of sweeps that must not run, separated by commas, or `all`. Set it for all workers. Dry runs are "
-            "still possible. `ostler sweep pause` pauses sweeps without a restart"
+            "Names of sweeps that must not run, separated by commas, or `all`. Set the same value for all workers. Dry "
+            "runs are still possible. `ostler sweep pause` pauses sweeps without a restart"
         ),
     )
     repair_budget_percent: float = Field(

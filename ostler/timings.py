@@ -56,8 +56,8 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "How often the sweep `catch_up` runs, in seconds. After GitHub refused a check of a repository, the sweep "
-            "skips the repository for this time at first. With larger values, jobs whose webhooks were lost are found "
-            "later"
+            "skips the repository for this time. Each further refusal doubles the time, up to one hour. With larger "
+            "values, jobs whose webhooks were lost are found later"
         ),
     )
     slow_sweep_every: float = Field(
@@ -72,8 +72,8 @@ class Timings(BaseModel):
         default=86400,
         gt=0,
         description=(
-            "How often the sweep `prune` runs, in seconds. A run that left rows is continued after a minute. With "
-            "larger values, one run deletes more rows"
+            "How often the sweep `prune` runs, in seconds. If a run has no time for all old rows, the sweep runs again "
+            "after a minute. With larger values, one run deletes more rows"
         ),
     )
     epoch_every: float = Field(
@@ -95,16 +95,16 @@ class Timings(BaseModel):
         default=40,
         gt=0,
         description=(
-            "Lower bound of the random time that web waits for a JIT before it answers a poll without one, in seconds. "
-            "The time begins when web has checked the token of the poll. Larger values cause fewer polls"
+            "Lower bound of the random time that web waits for a JIT before it answers a poll without a JIT, in "
+            "seconds. The time begins when web has checked the token of the poll. Larger values cause fewer polls"
         ),
     )
     poll_hold_max: float = Field(
         default=55,
         gt=0,
         description=(
-            "Upper bound of the random time that web waits for a JIT before it answers a poll without one, in seconds. "
-            "The time begins when web has checked the token of the poll. Larger values cause fewer polls"
+            "Upper bound of the random time that web waits for a JIT before it answers a poll without a JIT, in "
+            "seconds. The time begins when web has checked the token of the poll. Larger values cause fewer polls"
         ),
     )
     token_review_timeout: float = Field(
@@ -112,8 +112,9 @@ class Timings(BaseModel):
         gt=0,
         le=5,
         description=(
-            "How long a delivery waits for the token review, in seconds. The delivery then continues without the "
-            "review. Larger values delay deliveries while the API server is slow"
+            "How long a delivery waits until the API server has reviewed the token of the Pod, in seconds. After this "
+            "time, the delivery continues without the review. Larger values delay deliveries while the API server is "
+            "slow"
         ),
     )
 
@@ -141,7 +142,7 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Time after the creation of a job claim, in seconds. If the claim is not delivered by then, the sweep "
-            "`stale_claims` releases the claim. Larger values give the Pod more time to poll"
+            "`stale_claims` releases the claim. Larger values give the Pod more time to poll for its JIT"
         ),
     )
     requeue_after: float = Field(
@@ -195,9 +196,9 @@ class Timings(BaseModel):
         default=15,
         gt=0,
         description=(
-            "Time after the mint of a JIT and after the Pod's last offer expired, in seconds. After this time without "
-            "a poll, Ostler removes the stamp of the Pod, because the stamp might block the polls. With larger values, "
-            "such a Pod waits longer"
+            "Time without a poll after which Ostler removes the stamp of a Pod whose JIT is minted, in seconds. The "
+            "time begins at the mint, or when the Pod's last offer expires, whichever is later. The stamp might block "
+            "the polls. With larger values, the Pod waits longer for its JIT"
         ),
     )
     missing_stamp_after: float = Field(
@@ -213,7 +214,8 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Time after a delivery, in seconds. If the end of the Pod's poller is not recorded by then, Ostler checks "
-            "whether the stamp has cut the connection of the Pod to web. With larger values, such a Pod waits longer"
+            "whether the stamp has cut the connection of the Pod to web. With larger values, a Pod that is cut off "
+            "waits longer for its JIT"
         ),
     )
     orphaned_stamp_after: float = Field(
@@ -338,9 +340,9 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Minimum time between the starts of two complete scans of GitHub's list of deliveries, in seconds. A scan "
-            "reads the list back to this time before the start of the last complete scan. It therefore finds "
-            "deliveries that GitHub lists up to this much later. Each run of `redelivery` also checks the newest "
-            "deliveries, and reads back at most this time for the check. Larger values make each scan longer"
+            "reads the list back to this time before the start of the last complete scan. The scan therefore also "
+            "finds deliveries that appear in GitHub's list up to this time late. Each run of `redelivery` also checks "
+            "the newest deliveries, and reads back at most this time for the check. Larger values make each scan longer"
         ),
     )
     redelivery_batch: int = Field(
