@@ -151,9 +151,10 @@ def _unpack(
 
 @dataclass
 class Listing:
-    """Number and total bytes of the files that arrived. Each line has the link count, the inode and the size of a file.
+    """Parser of the listing of the files that arrived. It counts the files and their bytes.
 
-    A file with several links counts once. The archive also contains the content of such a file only once.
+    Each line of the listing has the link count, the inode and the size of a file. A file with several links counts
+    once. The archive also contains the content of such a file only once.
     """
 
     files: int = 0

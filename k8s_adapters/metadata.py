@@ -50,8 +50,8 @@ def metadata_pages(
     """Yield the objects of a core kind that match a label selector, page by page. `kind` is a plural, such as `pods`.
 
     Raises `Retryable` if a page cannot be read, or if the list expires between two pages, and `Forbidden` without the
-    right to list. All objects that were yielded before the error existed when the list began. The error leaves open
-    whether other objects exist.
+    right to list. If an error is raised, the objects that were yielded so far did exist when the list began. The error
+    leaves open whether other objects exist.
     """
     query: dict[str, str | int] = {"limit": PAGE, "labelSelector": selector}
     path = object_path(kind, namespace=namespace)

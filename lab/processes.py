@@ -154,7 +154,7 @@ class Child:
         return ""
 
     def wait_until(self, ready: Callable[[], bool], *, timeout: float, every: float = 0.05) -> None:
-        """Wait until `ready()` returns true, and call it again `every` seconds.
+        """Call `ready()` until it returns true, with a pause of `every` seconds between two calls.
 
         Raises `StartError` if the process ends first or if `timeout` seconds pass.
         """

@@ -335,9 +335,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     hooks_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods in pools with `containers.mode: kubernetes`. The sidecar uses "
-            "Ostler's own image. If this setting changes, every starting or warm Pod of these pools is replaced. If "
-            "this setting is empty, these pools are Degraded"
+            "Image of the sidecar of runner Pods in pools with `containers.mode: kubernetes`. Set it to Ostler's own "
+            "image. If this setting changes, every starting or warm Pod of these pools is replaced. If this setting "
+            "is empty, these pools are Degraded"
         ),
     )
     buildkit_image: str | None = Field(
@@ -470,10 +470,10 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         gt=0,
         description=(
             "Time without a poll after which Ostler replaces a Pod that never received a JIT, in seconds. The time "
-            "begins at the creation of the Pod, at most a minute after its last poll, or at the end of its last claim, "
-            "whichever is latest. A Pod cannot poll without a web process. Ostler therefore replaces such a Pod only "
-            "if a web process ran during the whole time. A pool can set its own limit (`provisioning.startTimeout`). "
-            "Larger values give slow images more time"
+            "begins at the latest of these: the creation of the Pod, its last poll (recorded once a minute at most), "
+            "and the end of its last claim. A Pod cannot poll without a web process. Ostler therefore replaces such a "
+            "Pod only if a web process ran during the whole time. A pool can set its own limit "
+            "(`provisioning.startTimeout`). Larger values give slow images more time"
         ),
     )
     node_lost_after: float = Field(
@@ -838,7 +838,10 @@ def known_variables() -> frozenset[str]:
 
 
 def unread_variables() -> list[Stranger]:
-    """Return the `OSTLER_…` variables of this process's environment that no setting reads."""
+    """Return the unknown `OSTLER_…` variables of this process's environment.
+
+    Variables that Kubernetes sets for a Service, and variables that other code reads, are left out.
+    """
     return strangers(os.environ, known_variables(), timings=Timings.model_fields)
 
 

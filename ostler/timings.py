@@ -245,9 +245,9 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Time after a delivery during which a Pod can still poll for its JIT, in seconds. If the poller still "
-            "runs, the time `unused_after` begins when this time ends. A stamp that had cut off the Pod after the "
-            "delivery stays off for the same time, unless the poller ends or the Pod polls again. Larger values give "
-            "the Pod more polls"
+            "runs, the time `unused_after` begins when this time ends. If Ostler removed the stamp because it cut off "
+            "the Pod's connection, Ostler does not put the stamp back during this time, unless the poller ends or the "
+            "Pod polls again. Larger values give the Pod more polls"
         ),
     )
     spent_after: float = Field(
@@ -264,9 +264,9 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Time after the last change of a job, in seconds. If the job then has the hold `ask_github`, or is in a "
-            "state that needs a claim without having one, Ostler asks GitHub about the job. Ostler repeats the request "
-            "after half the time since the last change of the job, but at least after `unresolved_after` and at most "
-            "after `unresolved_late_after`. With larger values, lost jobs are found later"
+            "state that needs a claim without having one, Ostler asks GitHub about the job. The wait before the next "
+            "request is half the time since the last change of the job, with a minimum of `unresolved_after` and a "
+            "maximum of `unresolved_late_after`. With larger values, lost jobs are found later"
         ),
     )
     unresolved_late_after: float = Field(
@@ -505,9 +505,10 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Longest lifetime of one watch connection, in seconds. The lifetime of each connection is drawn at random, "
-            "between three quarters of this time and this time. The watch also closes a connection that receives no "
-            "data for 5 seconds more than its lifetime. With larger values, a dead connection is detected later"
+            "Longest lifetime of one watch connection, in seconds. The lifetime of each connection is drawn at "
+            "random, between three quarters of this time and this time. The API server should end a connection at its "
+            "lifetime. If no data arrives for the lifetime plus 5 seconds, the watch closes the connection itself. "
+            "With larger values, a dead connection is detected later"
         ),
     )
     watch_executing_after: float = Field(

@@ -99,7 +99,7 @@ class EnvFile:
     def _lines(self) -> dict[str, str]:
         """Return the existing lines of the file, each under the name of the variable that it sets.
 
-        A line that sets no variable is returned under its line number.
+        A line that sets no variable is returned under `#` and its index, from 0.
         """
         if not self._path.exists():
             return {}

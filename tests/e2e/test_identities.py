@@ -41,6 +41,12 @@ SELDOM = {
     ("worker", "serviceaccounts", "get"),
     ("worker", "serviceaccounts", "list"),
     ("worker", "pods", "get"),
+    # Only for pools with workload StatefulSet, which this run has not. test_workloads.py uses these rights.
+    ("worker", "statefulsets", "get"),
+    ("worker", "statefulsets", "create"),
+    ("worker", "statefulsets", "delete"),
+    ("worker", "persistentvolumeclaims", "list"),
+    ("worker", "persistentvolumeclaims", "delete"),
     ("watch", "runnerpools", "list"),
     ("watch", "runnerpools", "watch"),
 }

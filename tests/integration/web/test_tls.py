@@ -257,7 +257,7 @@ def test_stopping_process_ends_its_polls_by_tls(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(
     ("certificate", "key", "said"),
-    [(None, None, "cannot read"), (b"no PEM", None, "has no certificate"), ("right", b"no PEM", "is not the key")],
+    [(None, None, "cannot read"), (b"no PEM", None, "contains no certificate"), ("right", b"no PEM", "is not the key")],
 )
 def test_web_does_not_start_with_a_certificate_that_does_not_do(
     cluster: Cluster, certificate: bytes | str | None, key: bytes | None, said: str, capsys: pytest.CaptureFixture[str]

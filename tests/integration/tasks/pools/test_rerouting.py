@@ -221,7 +221,7 @@ def test_jobs_on_their_way_out_of_a_pool_are_no_demand_and_their_explanation_say
     assert queues() == 0
     waits_for, summary = story()
     assert waits_for is WaitsFor.POOL
-    assert "pool small has changed" in summary
+    assert "Pool small of the job has changed" in summary
 
 
 def test_jobs_that_a_changed_pool_still_serves_are_matched_in_it_again(scene: Scene) -> None:
