@@ -8,20 +8,12 @@ removed.
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
-from k8s_adapters.client import JSON_PATCH, MERGE_PATCH, METADATA_ONLY, Json, KubeClient
+from k8s_adapters.client import MERGE_PATCH, METADATA_ONLY, KubeClient
+from k8s_adapters.finalizers import ROUNDS, metadata_of, remove
 from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pools import pool_path
-from k8s_adapters.retry import answer_of
-from ostler.errors import Conflict, Gone, Invalid, Retryable
+from ostler.errors import Conflict, Gone, Retryable
 from rules.upstream.retry import RetryPolicy
-
-_ROUNDS = 4
-"""Maximum number of tries of a write.
-
-A try fails if another client changes the pool after the read and before the patch.
-"""
 
 
 def add_finalizer(
@@ -33,8 +25,8 @@ def add_finalizer(
     `Retryable` if another client changed the pool during every try.
     """
     path = pool_path(namespace, name)
-    for _ in range(_ROUNDS):
-        metadata = _metadata(client, path, uid, policy)
+    for _ in range(ROUNDS):
+        metadata = metadata_of(client, path, uid, policy)
         if metadata is None:
             return False
         finalizers = list(metadata.get("finalizers") or ())
@@ -54,7 +46,7 @@ def add_finalizer(
         except Conflict:
             continue
         return True
-    raise Retryable(f"{path} changed {_ROUNDS} times before the finalizer could be added")
+    raise Retryable(f"{path} changed {ROUNDS} times before the finalizer could be added")
 
 
 def remove_finalizer(
@@ -65,37 +57,4 @@ def remove_finalizer(
     Return False if the pool does not have the finalizer, or if the pool is gone. Raises `Retryable` if another client
     changed the finalizers during every try.
     """
-    path = pool_path(namespace, name)
-    for _ in range(_ROUNDS):
-        metadata = _metadata(client, path, uid, policy)
-        finalizers = list((metadata or {}).get("finalizers") or ())
-        if DRAIN_FINALIZER not in finalizers:
-            return False
-        place = f"/metadata/finalizers/{finalizers.index(DRAIN_FINALIZER)}"
-        operations: list[Json] = [
-            {"op": "test", "path": "/metadata/uid", "value": uid},
-            {"op": "test", "path": place, "value": DRAIN_FINALIZER},
-            {"op": "remove", "path": place},
-        ]
-        try:
-            client.request("PATCH", path, body=operations, content_type=JSON_PATCH, accept=METADATA_ONLY, policy=policy)
-        except Gone:
-            return False
-        except Conflict:
-            continue
-        except Invalid as error:  # a JSON patch whose test fails is answered with 422 without causes
-            refused = answer_of(error)
-            if refused is None or refused.status != HTTPStatus.UNPROCESSABLE_ENTITY:
-                raise
-            continue
-        return True
-    raise Retryable(f"{path} changed {_ROUNDS} times before the finalizer could be removed")
-
-
-def _metadata(client: KubeClient, path: str, uid: str, policy: RetryPolicy | None) -> Json | None:
-    """Return the metadata of the pool with this UID, or None if the pool is gone."""
-    try:
-        metadata: Json = client.request("GET", path, accept=METADATA_ONLY, policy=policy)["metadata"]
-    except Gone:
-        return None
-    return metadata if metadata["uid"] == uid else None
+    return remove(client, pool_path(namespace, name), uid=uid, finalizer=DRAIN_FINALIZER, policy=policy)
