@@ -12,11 +12,9 @@ import pytest
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.crd import apply_crd
 from k8s_adapters.pools import PoolSeen, create_pool
-from k8s_adapters.resources import Created
-from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess
 from lab.embedded import EmbeddedCluster
-from tests.contract.k8s.transport import FaultyTransport, MakeRunner, faulty_client
+from tests.contract.k8s.transport import FaultyTransport, MakeRunner, faulty_client, maker
 
 
 @pytest.fixture(scope="session")
@@ -49,14 +47,4 @@ def faulty(control_plane: ClusterAccess) -> Iterator[tuple[KubeClient, FaultyTra
 
 @pytest.fixture
 def make_runner(admin: KubeClient, pool: PoolSeen) -> MakeRunner:
-    def make(name: str = "pool-0000000a", *, attempt: str = "a1", client: KubeClient | None = None) -> Created:
-        return create_runner(
-            client or admin,
-            pool=pool,
-            name=name,
-            attempt=attempt,
-            dispatch_url="http://web/",
-            audience="ostler-dispatch",
-        )
-
-    return make
+    return maker(admin, pool, default="pool-0000000a")

@@ -9,7 +9,9 @@ from typing import Any
 import urllib3
 
 from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created
+from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess
 from ostler.clock import Timing
 
@@ -75,3 +77,19 @@ def faulty_client(access: ClusterAccess) -> tuple[KubeClient, FaultyTransport]:
     """Return an administrator's client that waits for nothing between attempts, and its faults."""
     client = make_client(kubeconfig=str(access.kubeconfig), timing=Timing(sleep=lambda _seconds: None))
     return client, FaultyTransport(client)
+
+
+def maker(admin: KubeClient, pool: PoolSeen, *, default: str) -> MakeRunner:
+    """Return a function that creates a runner of a pool, with the name `default` unless it is given another."""
+
+    def make(name: str = default, *, attempt: str = "a1", client: KubeClient | None = None) -> Created:
+        return create_runner(
+            client or admin,
+            pool=pool,
+            name=name,
+            attempt=attempt,
+            dispatch_url="http://web/",
+            audience="ostler-dispatch",
+        )
+
+    return make

@@ -6,9 +6,7 @@ import pytest
 
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.pools import PoolSeen, create_pool
-from k8s_adapters.resources import Created
-from k8s_adapters.runners import create_runner
-from tests.contract.k8s.transport import MakeRunner
+from tests.contract.k8s.transport import MakeRunner, maker
 
 SPEC: Json = {"image": "runner:1", "runnerLabels": ["linux"], "workload": "StatefulSet"}
 
@@ -20,14 +18,4 @@ def pool(admin: KubeClient, namespace: str) -> PoolSeen:
 
 @pytest.fixture
 def make_runner(admin: KubeClient, pool: PoolSeen) -> MakeRunner:
-    def make(name: str = "pool-0000000a-0", *, attempt: str = "a1", client: KubeClient | None = None) -> Created:
-        return create_runner(
-            client or admin,
-            pool=pool,
-            name=name,
-            attempt=attempt,
-            dispatch_url="http://web/",
-            audience="ostler-dispatch",
-        )
-
-    return make
+    return maker(admin, pool, default="pool-0000000a-0")
