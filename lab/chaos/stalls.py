@@ -97,7 +97,7 @@ class Path:
 
     @property
     def over(self) -> bool:
-        """Whether fewer than 99 of 100 stalls were served within `bound` seconds."""
+        """True if fewer than 99 of 100 stalls were served within `bound` seconds."""
         return self.p99 >= self.bound
 
 

@@ -120,7 +120,7 @@ class Report:
     """Result of a restore.
 
     `needed`: True if Postgres was restored to an earlier state, or if the caller demanded the restore (`anyway`).
-    `jobs`: number of jobs for each answer of GitHub. `unasked`: scopes for which GitHub did not answer. `let_go`: True
+    `jobs`: number of jobs for each answer of GitHub. `unasked`: scopes without an answer of GitHub. `let_go`: True
     if the freeze has ended.
     """
 
@@ -133,7 +133,7 @@ class Report:
 
     @property
     def undecided(self) -> list[PodJudgement]:
-        """Return the Pods for which the evidence is not sufficient, and the Pods without a row of their pool.
+        """Return the Pods without sufficient evidence, and the Pods without a row of their pool.
 
         Ostler does not delete these Pods before they have ended by themselves.
         """
@@ -304,7 +304,7 @@ class _Restore:
             raise NotRestored(f"the cluster's epoch has disappeared from namespace {namespace}. {sure}")
 
     def _runners(self, known: Sequence[restoring.KnownScope]) -> tuple[list[Registered], set[str]]:
-        """Return GitHub's runners, and the scopes for which GitHub does not answer.
+        """Return GitHub's runners, and the scopes without an answer of GitHub.
 
         The Pods of these scopes are not deleted. If GitHub answers for no scope but might answer later, the error of
         GitHub's adapter is raised. A later restore is better than a restore that leaves every Pod undecided.
@@ -514,7 +514,7 @@ def _judge(
     """Judge one Pod.
 
     `mine`: runners whose name was made from the name of this Pod. `known`: scopes in which runners were registered.
-    `unasked`: scopes for which GitHub did not answer. `shared`: True if these names could also have been made from the
+    `unasked`: scopes without an answer of GitHub. `shared`: True if these names could also have been made from the
     name of another Pod. No runner is then known to belong to this Pod.
     """
     of_owner = [each for each in known if each.account_id == pod.owner]

@@ -49,7 +49,7 @@ PARTS = 8
 """Number of parts into which a failed batch is split."""
 
 SPLIT_WITHIN = 7.0
-"""Seconds for which the parts of a failed batch are tried.
+"""Maximum seconds during which the parts of a failed batch are tried.
 
 Deliveries that are not stored after this time are answered with 503. GitHub waits 10 s for an answer.
 """
