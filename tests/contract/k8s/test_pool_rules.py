@@ -8,14 +8,19 @@ from collections.abc import Iterator
 import pytest
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
+from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import create_pool, list_pools
 from k8s_adapters.retry import answer_of
 from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess
 from ostler.errors import Invalid
+from tests.waiting import eventually
 
 SPEC = {"image": "runner:1", "runnerLabels": ["linux", "x64"]}
 CONTAINERS = {"mode": "kubernetes", "vcpu": "1500m", "memoryMib": 2048}
+SETS = {"workload": "StatefulSet"}
+CLAIM = {"name": "cache", "mountPath": "/cache", "storage": "1Gi"}
+VOLUMES = {"claims": [CLAIM]}
 OVERLAY = {
     "metadata": {"labels": {"team": "web"}},
     "spec": {
@@ -77,6 +82,15 @@ def own(api: KubeClient) -> Iterator[str]:
         ({"containers": {"mode": "kubernetes", "vcpu": 0}}, "must be a quantity of more than 0"),
         ({"containers": {"mode": "kubernetes", "memoryMib": 63}}, "must be a number of MiB from 64"),
         ({"containers": {"mode": "kubernetes", "memoryMib": "1Gi"}}, "memoryMib"),
+        ({"workload": "Deployment"}, 'supported values: "Pod", "StatefulSet"'),
+        ({"volumes": VOLUMES}, "volumes need workload StatefulSet: create another pool"),
+        ({"workload": "Pod", "volumes": VOLUMES}, "volumes need workload StatefulSet"),
+        ({**SETS, "containers": CONTAINERS}, "containers do not work with workload StatefulSet"),
+        ({**SETS, "volumes": VOLUMES, "allowForks": True}, "allowForks needs volumes.reclaim Delete"),
+        ({**SETS, "volumes": {"claims": []}}, "volumes.claims"),
+        ({**SETS, "volumes": {"claims": [{**CLAIM, "storage": "0"}]}}, "must be a quantity of more than 0"),
+        ({**SETS, "volumes": {"claims": [{**CLAIM, "mountPath": "cache"}]}}, "mountPath"),
+        ({**SETS, "volumes": {"claims": [CLAIM, CLAIM]}}, "Duplicate"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_the_api_server(
@@ -109,6 +123,56 @@ def test_name_that_hook_pods_cannot_have_is_refused_with_container_jobs_alone(ap
     answer = answer_of(refused.value)
     assert answer is not None
     assert "with containers.mode kubernetes has at most 45 characters" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "says"),
+    [
+        (SPEC, {"workload": "StatefulSet"}, "the workload of a pool cannot be changed: create another pool"),
+        ({**SPEC, **SETS}, {"workload": "Pod"}, "the workload of a pool cannot be changed"),
+        ({**SPEC, **SETS}, {"volumes": VOLUMES}, "volumes cannot be added to a pool or removed"),
+        ({**SPEC, **SETS, "volumes": VOLUMES}, {"volumes": None}, "volumes cannot be added to a pool or removed"),
+        (
+            {**SPEC, **SETS, "volumes": {**VOLUMES, "reclaim": "Delete"}},
+            {"volumes": {"reclaim": "Retain"}},
+            "volumes.reclaim cannot be changed",
+        ),
+    ],
+    ids=["to StatefulSet", "to Pod", "volumes added", "volumes removed", "reclaim"],
+)
+def test_what_runners_of_a_living_pool_are_cannot_be_changed(
+    api: KubeClient, own: str, before: Json, change: Json, says: str
+) -> None:
+    create_pool(api, namespace=own, name="p", spec=before)
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{own}/runnerpools/p"
+    with pytest.raises(Invalid) as refused:
+        api.request("PATCH", path, body={"spec": change}, content_type=MERGE_PATCH)
+    answer = answer_of(refused.value)
+    assert answer is not None
+    assert says in answer.message
+
+
+def test_name_that_no_stateful_set_can_have_is_refused(api: KubeClient, own: str) -> None:
+    assert create_pool(api, namespace=own, name="a" * 43, spec={**SPEC, **SETS}).problem is None
+    with pytest.raises(Invalid) as refused:
+        create_pool(api, namespace=own, name="a" * 44, spec={**SPEC, **SETS})
+    answer = answer_of(refused.value)
+    assert answer is not None
+    assert "with workload StatefulSet has at most 43 characters" in answer.message
+
+
+@pytest.mark.parametrize("overlay", [None, OVERLAY])
+def test_a_pod_of_a_stateful_set_is_admitted_under_the_restricted_level(
+    api: KubeClient, own: str, overlay: Json | None
+) -> None:
+    spec = {**SPEC, **SETS, "volumes": VOLUMES, **({} if overlay is None else {"podTemplate": overlay})}
+    pool = create_pool(api, namespace=own, name="a" * 43, spec=spec)
+    assert pool.problem is None
+    name = f"{pool.name}-0000000a-0"
+    create_runner(api, pool=pool, name=name, attempt="a", dispatch_url="http://web/", audience="ostler-dispatch")
+    pod = eventually(lambda: get_pod(api, namespace=own, name=name))
+    assert pod is not None
+    assert pod.attempt == "a"
 
 
 def test_a_pool_is_scaled_by_its_subresource(api: KubeClient, own: str) -> None:
