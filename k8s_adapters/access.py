@@ -58,7 +58,7 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
     "worker": (
         *_rights("get list create patch delete", "pods"),
         *_rights("get list create delete", "serviceaccounts"),
-        *_rights("get create delete", "statefulsets", "apps"),
+        *_rights("get list create delete", "statefulsets", "apps"),
         *_rights("list delete", "persistentvolumeclaims"),
         *_rights("get list patch", PLURAL, GROUP),
         *_rights("patch", f"{PLURAL}/status", GROUP),

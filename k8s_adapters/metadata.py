@@ -45,16 +45,24 @@ class ObjectSeen:
 
 
 def metadata_pages(
-    client: KubeClient, kind: str, *, namespace: str, selector: str, policy: RetryPolicy | None = None
+    client: KubeClient,
+    kind: str,
+    *,
+    namespace: str,
+    selector: str,
+    group: str = "",
+    policy: RetryPolicy | None = None,
 ) -> Iterator[list[ObjectSeen]]:
-    """Yield the objects of a core kind that match a label selector, page by page. `kind` is a plural, such as `pods`.
+    """Yield the objects of a kind that match a label selector, page by page. `kind` is a plural, such as `pods`.
+
+    `group` is the API group of the kind. The default is the group of core objects.
 
     Raises `Retryable` if a page cannot be read, or if the list expires between two pages, and `Forbidden` without the
     right to list. If an error is raised, the objects that were yielded so far did exist when the list began. The error
     leaves open whether other objects exist.
     """
     query: dict[str, str | int] = {"limit": PAGE, "labelSelector": selector}
-    path = object_path(kind, namespace=namespace)
+    path = object_path(kind, namespace=namespace, group=group)
     while True:
         page = client.get(path, query=query, accept=METADATA_LIST, policy=policy, decode=_DECODER.decode)
         if isinstance(page.items, msgspec.UnsetType):

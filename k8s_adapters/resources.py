@@ -155,16 +155,19 @@ def _wait_until_gone(client: KubeClient, path: str, policy: RetryPolicy | None, 
         found = _read(client, path, policy)
         return found is None or found["metadata"]["uid"] != uid
 
-    if not _becomes_true(client, gone, within):
+    if not becomes_true(client, gone, within):
         raise Conflict(f"{path} is still terminating after {within:.0f} s")
 
 
-def _becomes_true(client: KubeClient, condition: Callable[[], bool], within: float) -> bool:
+def becomes_true(
+    client: KubeClient, condition: Callable[[], bool], within: float, *, every: float = _CHECK_EVERY
+) -> bool:
+    """Check a condition every `every` seconds. Return False if it is not true after `within` seconds."""
     deadline = client.timing.clock() + within
     while not condition():
         if client.timing.clock() >= deadline:
             return False
-        client.timing.sleep(_CHECK_EVERY)
+        client.timing.sleep(every)
     return True
 
 

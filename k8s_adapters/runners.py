@@ -14,10 +14,11 @@ deleting Pods that are not terminal.
 from __future__ import annotations
 
 import enum
+from contextlib import suppress
 from dataclasses import replace
 
 from k8s_adapters.builder_sidecar import add_builder, limit_layers
-from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.client import METADATA_ONLY, Json, KubeClient, object_path
 from k8s_adapters.hook_rights import build_role, build_role_binding
 from k8s_adapters.hook_sidecar import add_sidecar
 from k8s_adapters.names import (
@@ -35,7 +36,7 @@ from k8s_adapters.names import (
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.pods import get_pod, read_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
-from k8s_adapters.resources import Created, create_role, create_role_binding, create_service_account
+from k8s_adapters.resources import Created, becomes_true, create_role, create_role_binding, create_service_account
 from k8s_adapters.runner_scripts import JOB_STARTED, MODE, POLL, RUN, SCRIPTS_FOLDER, scripts_name
 from ostler.errors import Conflict, Gone
 from ostler.halt import halt
@@ -54,6 +55,7 @@ from rules.pools.pod_template import (
     lay_over,
     outlive_lost_nodes,
 )
+from rules.pools.workloads import stateful_set_of
 from rules.upstream.retry import RetryPolicy
 
 JIT_FOLDER = "/var/run/ostler"
@@ -62,6 +64,7 @@ _CA_FOLDER = "/var/run/ostler-ca"
 _CA_KEY = "ca.crt"
 _TOKEN_SECONDS = 3600
 _DISK = "ephemeral-storage"
+_OWNER_EVERY = 0.03  # seconds between two reads of a StatefulSet that is ending
 _RUNNER_USER = 1001  # the user `runner` of GitHub's actions/runner image
 _USER = {"runAsUser": _RUNNER_USER, "runAsGroup": _RUNNER_USER, "fsGroup": _RUNNER_USER}
 
@@ -164,13 +167,15 @@ def delete_runner(
     uid: str,
     attempt: str | None = None,
     force: bool = False,
+    owner_within: float = 0.5,
     policy: RetryPolicy | None = None,
 ) -> Deletion:
     """Delete the Pod with this UID, and then its ServiceAccount. Objects that are already gone cause no error.
 
     A StatefulSet of the Pod is removed before the Pod, so that the Pod gets no successor. For such a Pod, `attempt` is
-    required. Its finalizer is removed as soon as its containers have ended. Until then, the caller must call this
-    function again (`rules.pools.owner_sync`).
+    required. Its finalizer is removed when its containers have ended and the StatefulSet is gone. Until then, the
+    caller must call this function again (`rules.pools.owner_sync`). `owner_within` is the time in seconds that this
+    call waits for the end of the StatefulSet, which usually takes about 0.03 seconds.
 
     If another Pod has the name, neither that Pod nor the ServiceAccount is deleted. If the deleted Pod has an
     annotation with the UID of its ServiceAccount, the ServiceAccount with this UID is deleted. Otherwise the
@@ -195,7 +200,13 @@ def delete_runner(
     while (step := next_step(seen)) not in {Step.WAIT, Step.DONE}:
         halt(f"runner_end.before_{step.name.lower()}")
         if step is Step.END_OWNER and found is not None:
-            gone = owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
+            owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
+
+            def orphaned() -> bool:
+                left = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+                return left is None or not left.orphaning
+
+            gone = becomes_true(client, orphaned, owner_within, every=_OWNER_EVERY)
             seen = replace(seen, owned=False, owner_ending=not gone)
         elif step is Step.DELETE_POD:
             try:
@@ -262,7 +273,7 @@ def delete_account_left(
     If `attempt` is given, they are deleted only if this attempt created them. Without it, no StatefulSet is deleted.
     """
     if attempt is not None:
-        _end_owner(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+        end_owner(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
     known = _service_account_of(client, namespace, name, uid, attempt, policy)
     if known is not None:
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
@@ -320,33 +331,51 @@ def delete_left_by_runner(
     `name` is the name of the runner's Pod, and `attempt` the attempt of the ServiceAccount. The caller has proven that
     the Pod is gone and that no row needs the name.
     """
-    _end_owner(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+    end_owner(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
     delete_service_account(client, namespace=namespace, name=name, uid=account_uid, policy=policy)
 
 
 def clear_name(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> bool:
-    """Remove what earlier attempts left under the name of a runner that has no Pod, and return True if it is removed.
+    """Request the removal of the objects of earlier attempts that have the name of a runner without a Pod.
 
-    Only a StatefulSet and a ServiceAccount with a pool label are removed. If a Pod has the name, nothing is removed.
-    The caller has proven that no other row needs the name.
+    Return True if the name is free, or becomes free when Kubernetes has removed these objects. Return False if a Pod or
+    an object of another program has the name. The caller has proven that no other row needs the name.
     """
     if get_pod(client, namespace=namespace, name=name, policy=policy) is not None:
         return False
-    if not _end_owner(client, namespace=namespace, name=name, attempt=None, policy=policy):
-        return False
+    end_owner(client, namespace=namespace, name=name, attempt=None, policy=policy)
     delete_account_left(client, namespace=namespace, name=name, uid="", policy=policy)
-    return True
+    left = _objects_with_name(client, namespace=namespace, name=name, policy=policy)
+    return all(POOL_LABEL in (metadata.get("labels") or {}) for metadata in left)
 
 
-def _end_owner(
-    client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None
-) -> bool:
-    """End the owner of a runner without a Pod. Return True if there is none any more."""
+def is_free(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> bool:
+    """Return True if neither a Pod nor another object has the name of a runner."""
+    if get_pod(client, namespace=namespace, name=name, policy=policy) is not None:
+        return False
+    return not _objects_with_name(client, namespace=namespace, name=name, policy=policy)
+
+
+def _objects_with_name(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None) -> list[Json]:
+    """Return the metadata of the ServiceAccount and the StatefulSet with the name of a runner, as far as they exist."""
+    paths = [object_path("serviceaccounts", namespace=namespace, name=name)]
+    if (stateful_set := stateful_set_of(name)) is not None:
+        paths.append(object_path("statefulsets", namespace=namespace, name=stateful_set, group="apps"))
+    found = []
+    for path in paths:
+        with suppress(Gone):
+            found.append(client.request("GET", path, accept=METADATA_ONLY, policy=policy)["metadata"])
+    return found
+
+
+def end_owner(
+    client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None = None
+) -> None:
+    """End the owner of a runner, unless it is ending already or another attempt created it. Its Pod stays."""
     owner = owner_of(name)
     found = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
-    if found is None:
-        return True
-    return not found.ending and owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
+    if found is not None and not found.ending:
+        owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
 
 
 def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:

@@ -49,11 +49,11 @@ class Owner(Protocol):
         belongs to a successor and is ignored. If `attempt` is None, the object may have any attempt.
         """
 
-    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> bool:
-        """Remove the object with this UID so that its Pod stays and gets no successor.
+    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
+        """Request the removal of the object with this UID, so that its Pod stays and gets no successor.
 
-        It is no error if the object is gone or has another UID. Return True if the object is gone. Return False if the
-        garbage collector still has to take the object off the Pod.
+        It is no error if the object is gone or has another UID. The garbage collector still has to take the object off
+        the Pod.
         """
 
     def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:

@@ -16,7 +16,7 @@ class PodOwner:
         self,
         client: KubeClient,
         *,
-        pool: PoolSeen,  # noqa: ARG002 - the protocol has it
+        pool: PoolSeen,
         pod: Json,
         policy: RetryPolicy | None,
     ) -> Created:
@@ -25,27 +25,26 @@ class PodOwner:
 
     def find(
         self,
-        client: KubeClient,  # noqa: ARG002
+        client: KubeClient,
         *,
-        namespace: str,  # noqa: ARG002
-        name: str,  # noqa: ARG002
-        attempt: str | None,  # noqa: ARG002
-        policy: RetryPolicy | None,  # noqa: ARG002
+        namespace: str,
+        name: str,
+        attempt: str | None,
+        policy: RetryPolicy | None,
     ) -> OwnerFound | None:
         """Return None without a call."""
         return None
 
     def end(
         self,
-        client: KubeClient,  # noqa: ARG002
+        client: KubeClient,
         *,
-        namespace: str,  # noqa: ARG002
-        name: str,  # noqa: ARG002
-        uid: str,  # noqa: ARG002
-        policy: RetryPolicy | None,  # noqa: ARG002
-    ) -> bool:
-        """Return True, because there is no object to remove."""
-        return True
+        namespace: str,
+        name: str,
+        uid: str,
+        policy: RetryPolicy | None,
+    ) -> None:
+        """Do nothing, because there is no object to remove."""
 
     def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
         """Do nothing, because the Pod has no finalizer of Ostler."""

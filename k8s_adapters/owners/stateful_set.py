@@ -13,7 +13,8 @@ from __future__ import annotations
 import copy
 from weakref import WeakSet
 
-from k8s_adapters.client import MERGE_PATCH, METADATA_ONLY, Json, KubeClient, object_path
+from k8s_adapters import finalizers
+from k8s_adapters.client import METADATA_ONLY, Json, KubeClient, object_path
 from k8s_adapters.names import (
     ATTEMPT_ANNOTATION,
     DIGEST_ANNOTATION,
@@ -36,9 +37,7 @@ from rules.upstream.retry import RetryPolicy
 
 APPS = "apps"
 KIND = "statefulsets"
-_TRIES = 3  # attempts to remove the finalizer while other clients write the Pod
 _ORPHANING = "orphan"  # finalizer of an object until the garbage collector has taken it off its dependents
-_CHECKS, _CHECK_EVERY = 10, 0.05  # reads of a StatefulSet that is being deleted, and seconds between two reads
 _TERMINATING_WITHIN = 0.5  # seconds to wait for the end of an earlier StatefulSet of the same name
 _supported: WeakSet[KubeClient] = WeakSet()  # clients whose API server is new enough
 _PROBE = "00000000"  # suffix of the name in a dry run
@@ -92,44 +91,19 @@ class StatefulSetOwner:
         orphaning = ending and _ORPHANING in (metadata.get("finalizers") or ())
         return OwnerFound(str(metadata["uid"]), ending, orphaning) if ours and same else None
 
-    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> bool:
-        """Delete the StatefulSet with the propagation policy `Orphan`, and wait a moment until it is gone."""
+    def end(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
+        """Delete the StatefulSet with the propagation policy `Orphan`."""
         path = object_path(KIND, namespace=namespace, name=_set_of(name), group=APPS)
         body: Json = {"preconditions": {"uid": uid}, "propagationPolicy": "Orphan"}
         try:
             client.request("DELETE", path, body=body, policy=policy)
         except (Gone, Conflict):
-            return True
-        for _ in range(_CHECKS):
-            found = _read(client, namespace, _set_of(name), policy)
-            if found is None or found["metadata"]["uid"] != uid:
-                return True
-            client.timing.sleep(_CHECK_EVERY)
-        return False
+            return
 
     def release(self, client: KubeClient, *, namespace: str, name: str, uid: str, policy: RetryPolicy | None) -> None:
-        """Remove the finalizer `ostler.dev/exit`. Finalizers of other programs stay.
-
-        Raises `Conflict` if other clients wrote the Pod during each of the attempts.
-        """
+        """Remove the finalizer `ostler.dev/exit`. Raises what `k8s_adapters.finalizers.remove` raises."""
         path = object_path("pods", namespace=namespace, name=name)
-        for attempt in range(1, _TRIES + 1):
-            try:
-                metadata = client.request("GET", path, accept=METADATA_ONLY, policy=policy)["metadata"]
-                finalizers = metadata.get("finalizers") or []
-                if metadata["uid"] != uid or EXIT_FINALIZER not in finalizers:
-                    return
-                others = [each for each in finalizers if each != EXIT_FINALIZER]
-                version = metadata["resourceVersion"]
-                body = {"metadata": {"uid": uid, "resourceVersion": version, "finalizers": others or None}}
-                client.request("PATCH", path, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY, policy=policy)
-            except Gone:
-                return
-            except Conflict:
-                if attempt == _TRIES:
-                    raise
-            else:
-                return
+        finalizers.remove(client, path, uid=uid, finalizer=EXIT_FINALIZER, policy=policy)
 
 
 def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
@@ -153,7 +127,7 @@ def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
             "name": name,
             "namespace": metadata["namespace"],
             "labels": metadata["labels"],
-            "annotations": {key: metadata["annotations"][key] for key in sorted(metadata["annotations"])},
+            "annotations": metadata["annotations"],
             "ownerReferences": metadata["ownerReferences"],
         },
         "spec": {

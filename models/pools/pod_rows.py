@@ -85,8 +85,10 @@ OVER = "its poller and its runner have ended"
 """Reason in the event of the retire claim, if the Pod is over but not terminal."""
 
 
-def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: datetime) -> list[str]:
-    """Record the row, the UID and the exit of every listed Pod.
+def record_pods(
+    db: Connection, *, pool_id: int, pods: Sequence[PodFacts], listed_at: datetime | None = None, now: datetime
+) -> list[str]:
+    """Record the row, the UID and the exit of every listed Pod. `listed_at` is the time at which the list began.
 
     Return the UIDs of the Pods that this call recorded as over.
 
@@ -94,8 +96,8 @@ def record_pods(db: Connection, *, pool_id: int, pods: Sequence[PodFacts], now: 
     skipped. The next reconcile records the change (law L14).
     """
     held = [pod.uid for pod in pods if pod.held]
-    if held:
-        pod_facts.record_present(db, held, now=now)
+    if held and listed_at is not None:
+        pod_facts.record_present(db, held, listed_at=listed_at)
     known = {
         row.name: row
         for row in db.execute(

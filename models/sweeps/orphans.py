@@ -327,3 +327,30 @@ def open_pod_names(db: Connection, *, namespace: str, names: Sequence[str]) -> s
         {"namespace": namespace, "names": list(names)},
     )
     return set(rows.scalars())
+
+
+def has_stateful_sets(db: Connection) -> bool:
+    """Return True if any pool, also a deleted pool, has the workload `StatefulSet`."""
+    return bool(db.execute(text("SELECT EXISTS (SELECT FROM pools WHERE workload = 'StatefulSet')")).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The row of a runner that was given up before it had a Pod."""
+
+    id: int
+    namespace: str
+    name: str
+
+
+def given_up_rows(db: Connection, *, before: datetime) -> Sequence[GivenUp]:
+    """Return rows of pools with the workload `StatefulSet` that were given up before this time, in random order."""
+    rows = db.execute(
+        text("""
+            SELECT r.id, r.namespace, r.name FROM runner_pods r JOIN pools p ON p.id = r.pool_id
+            WHERE p.workload = 'StatefulSet' AND r.uid IS NULL AND r.gone_at < :before
+            ORDER BY random() LIMIT :limit
+        """),
+        {"before": before, "limit": LIMIT},
+    )
+    return [GivenUp(*row) for row in rows]

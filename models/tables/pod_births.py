@@ -7,7 +7,7 @@ of a Pod comes before its UID is recorded, the statement that writes the offer r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -178,14 +178,29 @@ def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
         )
 
 
-def drop_given_up(db: Connection, *, row_id: int) -> None:
-    """Delete a given-up row. The caller has proven that no object with the name of its Pod exists.
+def drop_unborn(db: Connection, *, row_id: int) -> None:
+    """Delete the row of a Pod that was never created. If the Pod appears nevertheless, a list gives it a new row."""
+    db.execute(text("DELETE FROM runner_pods WHERE id = :id AND uid IS NULL"), {"id": row_id})
 
-    If a creation that is still in flight makes the Pod nevertheless, a list shows the Pod, and the Pod gets a new row.
+
+def drop_given_up(db: Connection, *, row_id: int) -> bool:
+    """Delete a given-up row. Return True if the row was deleted.
+
+    The caller has proven that no object with the name of its Pod exists. If the Pod appears nevertheless, a list gives
+    it a new row.
     """
-    db.execute(text("DELETE FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NOT NULL"), {"id": row_id})
+    deleted = db.execute(
+        text("DELETE FROM runner_pods WHERE id = :id AND uid IS NULL AND gone_at IS NOT NULL"), {"id": row_id}
+    )
+    return deleted.rowcount > 0
 
 
-def give_up_row(db: Connection, *, row_id: int, now: datetime) -> None:
-    """Mark a row as gone. Its Pod cannot be created, because an object that is not Ostler's has the Pod's name."""
-    db.execute(text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL"), {"id": row_id, "now": now})
+def give_up_row(db: Connection, *, row_id: int, older_than: timedelta, now: datetime) -> None:
+    """Mark a row as gone if it is at least as old as `older_than`, because its Pod cannot be created.
+
+    Another object has the name of the Pod.
+    """
+    db.execute(
+        text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL AND created_at <= :created"),
+        {"id": row_id, "now": now, "created": now - older_than},
+    )

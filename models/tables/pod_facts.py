@@ -108,22 +108,21 @@ def record_gone(db: Connection, uid: str, *, now: datetime) -> None:
     )
 
 
-def record_present(db: Connection, uids: Sequence[str], *, now: datetime) -> None:
-    """Correct the rows of listed Pods that were recorded as gone more than a minute ago.
+def record_present(db: Connection, uids: Sequence[str], *, listed_at: datetime) -> None:
+    """Correct the rows of Pods that were recorded as gone before a list began, although the list shows them.
 
-    The list might be older than the record by up to a minute. If another row has the name of such a Pod, nothing is
-    changed. Locked rows are skipped.
+    If another row has the name of such a Pod, nothing is changed. Locked rows are skipped.
     """
     db.execute(
         text("""
             UPDATE runner_pods SET gone_at = NULL WHERE id IN (
                 SELECT p.id FROM runner_pods p
-                WHERE p.uid = ANY(:uids) AND p.gone_at < CAST(:now AS timestamptz) - interval '1 minute'
+                WHERE p.uid = ANY(:uids) AND p.gone_at < :listed_at
                   AND NOT EXISTS (SELECT FROM runner_pods o WHERE o.namespace = p.namespace AND o.name = p.name
                                   AND o.id <> p.id AND (o.gone_at IS NULL OR o.uid IS NULL))
                 ORDER BY p.id FOR NO KEY UPDATE SKIP LOCKED)
         """),
-        {"uids": list(uids), "now": now},
+        {"uids": list(uids), "listed_at": listed_at},
     )
 
 

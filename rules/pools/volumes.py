@@ -57,6 +57,11 @@ class VolumePlan:
     free: int = 0
     lost: int = 0
 
+    @property
+    def count(self) -> int:
+        """Return the number of all volumes that are not being deleted."""
+        return self.in_use + self.free + self.lost
+
 
 NO_VOLUMES = VolumePlan()
 

@@ -9,6 +9,7 @@ repeat an action after a crash. Each action is therefore safe to repeat.
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,7 +27,7 @@ from ostler.reasons import words_of
 from rules.pools.pool_plan import Why
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.retire import send_retire
-from tasks.pools.create_pods import RESERVE, create_pods, record_born, remove_given_up
+from tasks.pools.create_pods import RESERVE, create_pods
 from tasks.pools.deadlines import limit_jobs
 from tasks.pools.delete_volumes import delete_volumes
 from tasks.pools.finished_pods import handle_missing, handle_spent
@@ -37,6 +38,12 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
+
+OWNERS_SECONDS = 1.0
+"""Seconds that one call of `finish_pods` waits for the ends of StatefulSets, for all Pods together.
+
+The finalizer of a Pod is removed after the end of its StatefulSet. The next reconcile handles the other Pods.
+"""
 
 
 def act(rt: Runtime, planned: Planned) -> None:
@@ -54,9 +61,6 @@ def act(rt: Runtime, planned: Planned) -> None:
         telemetry.FAILED_STARTS.labels(trouble).inc()
     if committed.create:
         create_pods(rt, planned)
-    else:
-        record_born(rt, planned)
-    remove_given_up(rt, planned)
     delete_volumes(rt, planned)
 
 
@@ -87,13 +91,22 @@ def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool
     """
     complete = True
     unavailable: set[int | None] = set()
+    owners_until = time.monotonic() + OWNERS_SECONDS
     for row in rows:
         if remaining() < RESERVE:
             log.info("reconcile.ran_out_of_time")
             return False
         pod = observed.by_uid.get(row.uid or "")
         try:
-            finish_pod(rt, row, pod, namespace=observed.pool.namespace, unavailable=unavailable, now=observed.at)
+            finish_pod(
+                rt,
+                row,
+                pod,
+                namespace=observed.pool.namespace,
+                unavailable=unavailable,
+                owner_within=max(0.0, owners_until - time.monotonic()),
+                now=observed.at,
+            )
         except (UpstreamError, DBAPIError) as error:  # an error of one Pod must not stop the other Pods (L14)
             log.warning("reconcile.pod_skipped", pod=row.name, error=words_of(error))
             complete = False
@@ -124,6 +137,7 @@ def finish_pod(
     *,
     namespace: str,
     unavailable: set[int | None],
+    owner_within: float,
     now: datetime,
 ) -> None:
     """Finish one Pod that is over or missing: end its claim, or delete the Pod if no claim needs it.
@@ -136,4 +150,4 @@ def finish_pod(
     if pod is None:
         handle_missing(rt, row, namespace=namespace, unavailable=unavailable, now=now)
     elif row.terminal_at is not None:
-        handle_spent(rt, row, pod, unavailable=unavailable, now=now)
+        handle_spent(rt, row, pod, unavailable=unavailable, owner_within=owner_within, now=now)

@@ -6,6 +6,7 @@ creation with the same name.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -26,7 +27,7 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
 from rules.pools.starts import Trouble
-from rules.pools.workloads import Workload, stateful_set_of
+from rules.pools.workloads import stateful_set_of
 from tasks.pools.facts import builder_image_of, pod_hash_of, problem_of
 from tasks.pools.plan import Planned
 from tasks.worker.base import SWEEP, SWEEP_ROW, calls, remaining
@@ -43,6 +44,9 @@ A refusal by the API server ends the run at once. Any other failure might concer
 more name.
 """
 
+
+RETRIED_FOR = timedelta(minutes=10)
+"""Maximum age of a row whose creation is repeated while objects of an earlier runner have the name of its Pod."""
 
 RESERVE = 3.0
 """Seconds of the task's deadline that must be left before the task creates another Pod."""
@@ -67,16 +71,6 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
     if planned.committed.create and not has_scripts(rt, row):
         return
     create_each(rt, planned, pool)
-
-
-def record_born(rt: Runtime, planned: Planned) -> None:
-    """Record that an earlier refusal no longer applies, if a controller has created every Pod of the pool.
-
-    For the workload `Pod`, `create_each` records this when the API server accepts a Pod.
-    """
-    waits = planned.plan.starts.trouble in {Trouble.QUOTA, Trouble.REFUSED}
-    if waits and planned.pool_row.workload != Workload.POD and all(row.uid for row in planned.pod_rows):
-        rt.transaction(pool_plans.record_taken, planned.pool_row.id)
 
 
 def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
@@ -170,8 +164,8 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     If a controller creates the Pod, the next list or the first poll shows the UID. Until then, each reconcile repeats
     the call, which finds the owner of the Pod.
 
-    If another object already has the name, the row is marked as gone, unless `may_retry` allows another attempt. After
-    any other failure the row stays, and the next reconcile repeats the same attempt.
+    If another object already has the name, `resolve_conflict` decides what becomes of the row. After any other failure
+    the row stays, and the next reconcile repeats the same attempt.
     """
     try:
         created = create_runner(
@@ -187,11 +181,8 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             policy=calls(SWEEP),
         )
     except Conflict:
-        if stateful_set_of(pod_name) is None or not may_retry(rt, pool, pod_name=pod_name, attempt=attempt):
-            log.warning("pod.not_created_because_name_is_in_use", pod=pod_name)
-            rt.transaction(pod_births.give_up_row, row_id=row_id, now=NOW)
-            return
-        raise
+        resolve_conflict(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
+        return
 
     def body(db: Connection) -> None:
         pod_births.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
@@ -202,33 +193,23 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         telemetry.PODS_CREATED.inc()
 
 
-def may_retry(rt: Runtime, pool: PoolSeen, *, pod_name: str, attempt: str) -> bool:
-    """Return True if the creation of a runner, whose name an object already has, can succeed at the next reconcile.
+def resolve_conflict(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
+    """Decide what becomes of a row after a creation, because an object already has the name of the Pod.
 
-    This is the case if the controller has created the Pod of this attempt, so that the next list shows the Pod. It is
-    also the case if the objects that an earlier runner, or the same attempt with an earlier template, left under this
-    name are removed now.
+    A runner with volumes gets the name of an earlier runner, so the objects of the earlier runner might still have the
+    name. They are removed, and the next reconcile repeats the creation, for `RETRIED_FOR` at most. If the controller
+    has created the Pod of this attempt, the next list shows it. If the Pod of another attempt has the name, the row is
+    deleted, because it would hide that Pod. After every other conflict, the row is marked as gone.
     """
-    namespace = pool.namespace
-    pod = get_pod(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
-    if pod is not None:
-        return pod.attempt == attempt
-    return clear_name(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
-
-
-def remove_given_up(rt: Runtime, planned: Planned) -> None:
-    """Remove what is left of runners that the plan gave up before they had a Pod, and then their rows.
-
-    A given-up row reserves its name until the row is pruned. A later runner could not get the volumes of this name.
-    """
-    given_up = set(planned.plan.give_up)
-    for row in planned.pod_rows:
-        if row.id not in given_up or stateful_set_of(row.name) is None or remaining() < RESERVE:
-            continue
-        try:
-            with rt.waker.single_flight(f"create:{row.id}") as first:
-                namespace = planned.observed.pool.namespace
-                if first and clear_name(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP_ROW)):
-                    rt.transaction(pod_births.drop_given_up, row_id=row.id)
-        except UpstreamError as error:
-            log.warning("pod.given_up_runner_not_removed", pod=row.name, error=meaning_of(error))
+    namespace, retried = pool.namespace, False
+    if stateful_set_of(pod_name) is not None:
+        pod = get_pod(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
+        if pod is not None and pod.attempt == attempt:
+            return
+        if pod is not None and pod.is_ours:
+            rt.transaction(pod_births.drop_unborn, row_id=row_id)
+            return
+        retried = clear_name(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
+    log.warning("pod.not_created_because_name_is_in_use", pod=pod_name)
+    older_than = RETRIED_FOR if retried else timedelta()
+    rt.transaction(pod_births.give_up_row, row_id=row_id, older_than=older_than, now=NOW)

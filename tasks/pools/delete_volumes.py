@@ -35,7 +35,7 @@ def delete_volumes(rt: Runtime, planned: Planned) -> None:
     not trusted. One reconcile deletes at most as many volumes as a reconcile may retire Pods.
     """
     volumes = planned.volumes
-    if not volumes.delete or planned.given.unchanged or not rt.transaction(may_delete, now=NOW):
+    if volumes is None or not volumes.delete or planned.given.unchanged or not rt.transaction(may_delete, now=NOW):
         return
     for volume in volumes.delete[: budget_of(len(volumes.delete) + volumes.in_use)]:
         if remaining() < RESERVE:

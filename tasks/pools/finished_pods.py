@@ -81,7 +81,9 @@ def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str, attempt:
         log.warning("service_account.not_deleted", pod=name, error=meaning_of(error))
 
 
-def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], now: datetime) -> None:
+def handle_spent(
+    rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], owner_within: float, now: datetime
+) -> None:
     """Handle a Pod that is over: delete a Pod without a claim, or end an overdue job claim.
 
     A job claim is overdue if GitHub's webhook `completed` has not ended the claim within `spent_after` seconds after
@@ -102,7 +104,7 @@ def handle_spent(rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int
             count_failed_start(rt, row, pod, now=now)
         with rt.waker.single_flight(f"delete:{pod.uid}") as first:
             if first:
-                delete_pod(rt, pod, now=now)
+                delete_pod(rt, pod, owner_within=owner_within, now=now)
         return
     if row.claim_purpose == Purpose.RETIRE:
         return
@@ -144,10 +146,19 @@ def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
         send_retire(rt, claim_id)
 
 
-def delete_pod(rt: Runtime, pod: PodSeen, *, now: datetime) -> None:
-    """Delete a terminal Pod, and mark it as gone if a GET no longer finds it."""
+def delete_pod(rt: Runtime, pod: PodSeen, *, owner_within: float, now: datetime) -> None:
+    """Delete a terminal Pod, and mark it as gone if a GET no longer finds it.
+
+    `owner_within`: time in seconds to wait for the end of its StatefulSet.
+    """
     delete_runner(
-        rt.kube, namespace=pod.namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, policy=calls(SWEEP_ROW)
+        rt.kube,
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        attempt=pod.attempt,
+        owner_within=owner_within,
+        policy=calls(SWEEP_ROW),
     )
     if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP_ROW)) is None:
         rt.transaction(releases.mark_gone, pod.uid, now=now)

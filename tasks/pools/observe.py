@@ -78,7 +78,7 @@ def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
     now = utcnow()
     by_uid = {pod.uid: pod for pod in listed.pods}
     facts = [pod_facts(pod) for pod in listed.pods]
-    newly_over = rt.transaction(pod_rows.record_pods, pool_id=pool.id, pods=facts, now=now)
+    newly_over = rt.transaction(pod_rows.record_pods, pool_id=pool.id, pods=facts, listed_at=listed.began, now=now)
     wake_after_pods(rt, newly_over)
     rows = rt.transaction(pod_rows.over_rows, pool_id=pool.id, listed=list(by_uid), now=now)
     rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]

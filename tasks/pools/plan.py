@@ -65,8 +65,8 @@ class Planned:
     """The rows and claims that were written for the plan."""
     freed: Sequence[str]
     """UIDs of Pods on nodes that this reconcile was the first to find gone. No budget counts these Pods any more."""
-    volumes: VolumePlan = NO_VOLUMES
-    """The volumes of the pool's runners, and what to do with them."""
+    volumes: VolumePlan | None = NO_VOLUMES
+    """The volumes of the pool's runners, and what to do with them. None if they could not be listed."""
 
 
 def plan(rt: Runtime, observed: Observed) -> Planned:
@@ -79,7 +79,6 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
     drawn = [(secrets.token_hex(4), secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
     nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
     listed_volumes = observe_volumes(rt, observed.pool)
-    most = MAX_CREATIONS if listed_volumes is not None else 0
 
     def body(db: Connection) -> Planned:
         now = utcnow()
@@ -87,8 +86,9 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
         rows = pod_rows.pod_rows(db, pool_id=observed.pool.id, now=now)
         pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
-        volumes = make_volume_plan(db, pool, listed_volumes)
+        volumes = make_volume_plan(db, pool, listed_volumes, listed=observed.listed)
         names = names_of(pool, volumes, drawn)
+        most = 0 if volumes is None else MAX_CREATIONS
         given, made = make_plan(db, pool, rows, by_uid, nodes=nodes, most=most, now=now)
         committed = pool_plans.commit_plan(
             db, pool, made, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
@@ -98,7 +98,7 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
     return rt.transaction(body)
 
 
-def names_of(pool: Row[Any], volumes: VolumePlan, drawn: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def names_of(pool: Row[Any], volumes: VolumePlan | None, drawn: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the names and attempt ids of the Pods that the plan may create.
 
     `drawn` has a random suffix and an attempt id for each Pod. A runner that gets the volumes of an earlier runner has
@@ -106,7 +106,7 @@ def names_of(pool: Row[Any], volumes: VolumePlan, drawn: Sequence[tuple[str, str
     """
     workload = Workload(pool.workload)
     names = [pod_name(workload, pool=pool.name, suffix=suffix) for suffix, _ in drawn]
-    names[:0] = [pod_name_of(runner) for runner in volumes.reusable]
+    names[:0] = [] if volumes is None else [pod_name_of(runner) for runner in volumes.reusable]
     return [(name, attempt) for name, (_, attempt) in zip(names, drawn, strict=False)]
 
 

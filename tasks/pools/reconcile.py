@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodRow
 from ostler.task_names import RECONCILE
+from rules.pools.volumes import Reclaim
 from tasks.pools import pod_lists
 from tasks.pools.act import act, finish_jobs, finish_pods
 from tasks.pools.finalizers import remove_finalizer_if_empty
@@ -78,7 +79,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     planned = reconcile_pool(rt, pool, listed)
     if needs_recheck(rt, planned):
         rt.waker.reconcile(pool_id, after=RECHECK_SECONDS)
-    if not listed.shared:  # the list must have begun after the deletion was requested
+    if not listed.shared and has_no_volumes_to_delete(planned):  # the list began after the deletion was requested
         remove_finalizer_if_empty(rt, pool_id, listed.own_pods)
 
 
@@ -97,6 +98,15 @@ def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
     report(rt, planned)
     finish_jobs(rt, planned, complete=complete)
     return planned
+
+
+def has_no_volumes_to_delete(planned: Planned) -> bool:
+    """Return True if no volume of the pool is left that must be deleted.
+
+    After the object of a pool is gone, no reconcile deletes its volumes.
+    """
+    retained = planned.pool_row.volume_reclaim != Reclaim.DELETE
+    return retained or (planned.volumes is not None and planned.volumes.count == 0)
 
 
 def needs_recheck(rt: Runtime, planned: Planned) -> bool:

@@ -43,6 +43,7 @@ SELDOM = {
     ("worker", "pods", "get"),
     # Only for pools with workload StatefulSet, which this run has not. test_workloads.py uses these rights.
     ("worker", "statefulsets", "get"),
+    ("worker", "statefulsets", "list"),
     ("worker", "statefulsets", "create"),
     ("worker", "statefulsets", "delete"),
     ("worker", "persistentvolumeclaims", "list"),

@@ -31,7 +31,7 @@ IN_RUNNERS = [
     ("worker", "pods/ephemeralcontainers", None, set()),
     ("worker", "serviceaccounts", None, {"get", "list", "create", "delete"}),
     ("worker", "serviceaccounts/token", None, set()),
-    ("worker", "apps@statefulsets", None, {"get", "create", "delete"}),
+    ("worker", "apps@statefulsets", None, {"get", "list", "create", "delete"}),
     ("worker", "apps@statefulsets/scale", None, set()),
     ("worker", "persistentvolumeclaims", None, {"list", "delete"}),
     ("worker", "configmaps", "ostler-epoch", {"get", "create", "patch"}),

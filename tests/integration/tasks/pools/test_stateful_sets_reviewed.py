@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, object_path
+from k8s_adapters import runners
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.owners.stateful_set import StatefulSetOwner
 from k8s_adapters.owners.volumes import list_volumes
 from k8s_adapters.pods import list_pods
+from models.pools import pod_rows
+from ostler.clock import utcnow
 from ostler.errors import Invalid
 from tasks.claims.release import release
 from tasks.claims.retire import retire
+from tasks.pools import create_pods
+from tasks.pools.facts import pod_facts
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import delete, drain, seen, tick
-from tests.integration.tasks.pools.fleet import NEW, polls, spec
+from tests.integration.tasks.pools.fleet import NEW, new_tick, polls, spec
 from tests.integration.tasks.pools.test_stateful_sets import CACHE, SETS, finish, grown, sets, started, volumes
 from tests.waiting import eventually
 
@@ -59,6 +66,26 @@ def sweep_accounts(stage: Stage) -> None:
     """Run the sweep over ServiceAccounts without its grace."""
     stage.with_settings(orphaned_account_after=0.0)
     orphaned_service_accounts.run()
+
+
+def rows_of(stage: Stage, name: str) -> list[Any]:
+    """Return the rows with this name."""
+    return stage.rows("SELECT id, uid, gone_at FROM runner_pods WHERE name = :name ORDER BY id", name=name)
+
+
+def emptied(stage: Stage, count: int = 1, **more: Any) -> list[str]:
+    """Create a pool whose runners have ended; return the names that later runners get."""
+    names = started(stage, count, volumes=CACHE, **more)
+    spec(stage, replicas=0)
+
+    def is_empty() -> bool:
+        new_tick(stage)
+        tick(stage)
+        return not uids(stage) and not set(names) & stage.service_accounts()
+
+    eventually(is_empty, within=30)
+    eventually(lambda: sets(stage) == set(), within=30)
+    return names
 
 
 def uids(stage: Stage) -> set[str]:
@@ -125,8 +152,11 @@ def test_a_runner_that_was_given_up_leaves_nothing_and_does_not_block_its_volume
     assert sets(stage) == {name.removesuffix("-0")}
     spec(stage, replicas=0)
     ticks(stage, 3)
-    assert sets(stage) == set()
+    sweep_accounts(stage)
+    eventually(lambda: sets(stage) == set())
     assert name not in stage.service_accounts()
+    sweep_accounts(stage)
+    assert len(rows_of(stage, name)) == 1, "the row still reserves the name"
     accept_pods(stage)
     spec(stage, replicas=1)
     assert grown(stage, 1) == [name]
@@ -160,8 +190,15 @@ def test_a_stateful_set_that_does_not_end_costs_other_runners_little(stage: Stag
     accept_pods(stage)
     spec(stage, replicas=2)
     began = time.monotonic()
-    grown(stage, 2)
+
+    def has_another() -> bool:
+        ticks(stage, 1)
+        return len(stage.pods()) >= 1
+
+    eventually(has_another, within=30)
     assert time.monotonic() - began < 30
+    stage.rows("UPDATE runner_pods SET created_at = created_at - interval '10 minutes' WHERE uid IS NULL RETURNING id")
+    grown(stage, 2)
     stage.kube.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
 
 
@@ -223,3 +260,177 @@ def test_volumes_stay_while_the_rows_are_not_trusted(stage: Stage) -> None:
     ticks(stage, 3)
     found = list_volumes(stage.kube, namespace=stage.namespace, pool="small")
     assert [each.name for each in found if not each.terminating] == [f"cache-{name}"]
+
+
+@pytest.mark.parametrize("kind", ["serviceaccounts", "statefulsets"])
+def test_names_that_another_program_uses_cost_other_runners_nothing(stage: Stage, kind: str) -> None:
+    names = emptied(stage, 2)
+    for name in names:
+        body: Json = {"metadata": {"name": name}}
+        if kind == "serviceaccounts":
+            stage.kube.request("POST", object_path(kind, namespace=stage.namespace), body=body)
+            continue
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        body = {
+            "metadata": {"name": name.removesuffix("-0")},
+            "spec": {"replicas": 0, "serviceName": "x", "selector": {"matchLabels": {"a": "b"}}, "template": template},
+        }
+        stage.kube.request("POST", object_path(kind, namespace=stage.namespace, group="apps"), body=body)
+    spec(stage, replicas=4)
+    assert not set(grown(stage, 4)) & set(names)
+
+
+def test_a_stateful_set_that_ends_slowly_costs_no_volume(stage: Stage) -> None:
+    name = begun(stage, volumes=CACHE)
+    ticks(stage, 2)
+    path = object_path("statefulsets", namespace=stage.namespace, name=name, group="apps")
+    held: Json = {"metadata": {"finalizers": ["example.com/held"]}}
+    stage.kube.request("PATCH", path, body=held, content_type=MERGE_PATCH)
+    spec(stage, image=NEW)
+    ticks(stage, 3)
+    stage.kube.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
+    accept_pods(stage)
+    assert grown(stage, 1) == [f"{name}-0"]
+    assert len(rows_of(stage, f"{name}-0")) == 1
+
+
+def test_a_creation_that_is_late_leaves_no_stateful_set(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is frozen between its ServiceAccount and its StatefulSet, while the pool gives the runner up."""
+    (name,) = emptied(stage)
+    original = StatefulSetOwner.create
+    frozen: list[str] = []
+
+    def late(self: StatefulSetOwner, *args: Any, **kwargs: Any) -> Any:
+        if not frozen:
+            frozen.append(name)
+            spec(stage, replicas=0)
+            tick(stage)
+            sweep_accounts(stage)
+            sweep_accounts(stage)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(StatefulSetOwner, "create", late)
+    spec(stage, replicas=1)
+    ticks(stage, 1)
+    assert frozen
+
+    def is_clean() -> bool:
+        ticks(stage, 1)
+        sweep_accounts(stage)
+        return not sets(stage) and not uids(stage)
+
+    eventually(is_clean, within=60)
+
+
+def test_volumes_of_a_pool_are_deleted_before_the_pool_is_gone(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=DELETE)
+    delete(stage)
+    stage.rows("UPDATE epochs SET older_since = now()")
+    finish(stage, name)
+    for _ in range(5):
+        drain(stage)
+    assert seen(stage) is not None, "the pool is gone, and its volume is not"
+    stage.rows("UPDATE epochs SET older_since = NULL")
+
+    def is_gone() -> bool:
+        drain(stage)
+        return seen(stage) is None
+
+    eventually(is_gone, within=60)
+    assert volumes(stage) == set()
+
+
+def test_a_list_that_is_older_than_the_end_of_a_pod_does_not_bring_it_back(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    listed_at = utcnow()
+    pods = [pod_facts(pod) for pod in list_pods(stage.kube, namespace=stage.namespace)]
+    spec(stage, replicas=0)
+
+    def is_gone() -> bool:
+        tick(stage)
+        return bool(rows_of(stage, name)[0].gone_at)
+
+    eventually(is_gone, within=30)
+    (row,) = stage.rows("SELECT pool_id FROM runner_pods")
+    later = utcnow() + timedelta(seconds=70)
+    stage.rt.transaction(pod_rows.record_pods, pool_id=row.pool_id, pods=pods, listed_at=listed_at, now=later)
+    assert rows_of(stage, name)[0].gone_at is not None
+
+
+def test_runners_that_finished_at_once_are_replaced_although_their_sets_end_slowly(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = started(stage, 12)
+    original = StatefulSetOwner.end
+
+    def slow(self: StatefulSetOwner, client: KubeClient, *, namespace: str, name: str, **more: Any) -> None:
+        path = object_path("statefulsets", namespace=namespace, name=name.removesuffix("-0"), group="apps")
+        held: Json = {"metadata": {"finalizers": ["example.com/slow"]}}
+        client.request("PATCH", path, body=held, content_type=MERGE_PATCH)
+        original(self, client, namespace=namespace, name=name, **more)
+
+    monkeypatch.setattr(StatefulSetOwner, "end", slow)
+    for name in names:
+        finish(stage, name)
+    tick(stage)
+    assert len(sets(stage)) == 24
+    for each in sets(stage):
+        path = object_path("statefulsets", namespace=stage.namespace, name=each, group="apps")
+        stage.kube.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
+
+
+def test_a_row_does_not_hide_the_pod_of_another_attempt(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    uid = stage.pods()[name].uid
+    stage.rows("DELETE FROM offers")
+    stage.rows(
+        """
+        UPDATE runner_pods SET uid = NULL, attempt_id = 'other', first_polled_at = NULL, polled_at = NULL
+        WHERE name = :name RETURNING id
+        """,
+        name=name,
+    )
+    ticks(stage, 6)
+    assert uid in {row.uid for row in rows_of(stage, name)}
+
+
+def test_a_held_pod_whose_row_says_gone_does_not_stay(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    bind_to_a_node(stage.kube, stage.namespace, name)
+    uid = stage.pods()[name].uid
+    stage.kube.request("DELETE", object_path("pods", namespace=stage.namespace, name=name))
+    stage.rows("DELETE FROM offers")
+    stage.rows("UPDATE runner_pods SET gone_at = now() WHERE uid = :uid RETURNING id", uid=uid)
+    ticks(stage, 2)
+    if uid in uids(stage):
+        finish(stage, name)
+
+    def is_gone() -> bool:
+        ticks(stage, 1)
+        return uid not in uids(stage)
+
+    eventually(is_gone, within=60)
+
+
+@pytest.mark.parametrize("workload", ["StatefulSet", "Pod"])
+def test_a_surge_that_a_quota_refuses_is_not_tried_again_and_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, workload: str
+) -> None:
+    body = {"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}}
+    stage.kube.request("POST", object_path("resourcequotas", namespace=stage.namespace), body=body)
+    stage.pool(replicas=2, workload=workload)
+    grown(stage, 2)
+    tried: set[str] = set()
+    original = runners.create_runner
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        tried.add(kwargs["attempt"])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(create_pods, "create_runner", counted)
+    spec(stage, image=NEW)
+    for _ in range(20):
+        new_tick(stage)
+        tick(stage)
+        time.sleep(0.1)
+    assert len(tried) <= 4
