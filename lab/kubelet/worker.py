@@ -284,7 +284,8 @@ class PodWorker:
             self._life.cancel()
             await asyncio.wait({self._life})
         self._journal_deletion()
-        if running and self._report.phase == "Running":
+        if running and self._report.phase in {"Pending", "Running"}:
+            # A Pod that never started gets a terminal phase as well, as the kubelet reports it since Kubernetes 1.27.
             await self._report.finish(code_of_the_rest=TERMINATED)
         await self._ground.cluster.remove(self._pod.key)
 

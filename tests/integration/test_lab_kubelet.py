@@ -339,6 +339,20 @@ def test_a_deleted_warm_pod_goes(lab: Lab, kubelet: str) -> None:
     assert kubelet in {"processes", "simulated"}
 
 
+def test_a_deleted_pod_that_never_started_gets_a_terminal_phase(lab: Lab) -> None:
+    lab.kubelet(real=1)
+    lab.create("waits", scripts="no-such-scripts")
+    path = f"/api/v1/namespaces/{lab.namespace}/pods/waits"
+    body = {"metadata": {"finalizers": ["test.ostler.dev/held"]}}
+    lab.admin.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+    _until(lambda: (lab.get("waits") or {})["spec"].get("nodeName"))
+    assert (lab.get("waits") or {})["status"]["phase"] == "Pending"
+    lab.delete("waits")
+    _until(lambda: (lab.get("waits") or {})["status"]["phase"] == "Failed")
+    lab.admin.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
+    _until(lambda: lab.get("waits") is None)
+
+
 def test_a_deleted_busy_pod_abandons_its_job_and_says_so(lab: Lab, kubelet: str) -> None:
     lab.stubs.world.job_seconds = 3600
     lab.create("busy")
