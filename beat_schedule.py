@@ -36,6 +36,7 @@ _LINES = (
     (task_names.ORPHANED_RUNNERS, "slow_sweep_every"),
     (task_names.ORPHANED_SERVICE_ACCOUNTS, "slow_sweep_every"),
     (task_names.PRUNE, "prune_every"),
+    (task_names.PERSISTENT_RUNNERS, "sweep_every"),
     (task_names.UNIDENTIFIED_EXECUTIONS, "sweep_every"),
     (task_names.CATCH_UP, "catch_up_every"),
 )

@@ -75,6 +75,7 @@ class GitHub:
         jobs, runs, app, deliveries = Jobs(session), Runs(session), App(session), Deliveries(session)
 
         self.mint = runners.mint
+        self.registration_token = runners.registration_token
         self.find_runner = runners.find_runner
         self.list_runners = runners.list_runners
         self.delete_runner = runners.delete_runner

@@ -24,7 +24,7 @@ from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.hook_names import LONGEST_POOL
 from rules.pools.pod_security import PodSecurity
 from rules.pools.volumes import Reclaim
-from rules.pools.workloads import LONGEST_STATEFUL_POOL, Workload
+from rules.pools.workloads import LONGEST_STATEFUL_POOL, Lifecycle, Workload
 
 CRD_NAME = f"{PLURAL}.{GROUP}"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -178,6 +178,7 @@ def _schema() -> Json:
                 "privileged",
             },
             *_workload_rules(),
+            *_lifecycle_rules(),
         ],
     }
 
@@ -212,6 +213,46 @@ def _workload_rules() -> list[Json]:
             f"|| (has(self.spec.volumes.reclaim) && self.spec.volumes.reclaim == '{Reclaim.DELETE}')",
             "message": "allowForks needs volumes.reclaim Delete: with Retain, a later job would read what a job of a "
             "fork wrote",
+        },
+    ]
+
+
+def _lifecycle_rules() -> list[Json]:
+    """Return the CEL rules about `lifecycle`, and about the fields that only one lifecycle can have."""
+    persistent = f"(has(self.spec.lifecycle) && self.spec.lifecycle == '{Lifecycle.PERSISTENT}')"
+    return [
+        {
+            "rule": f"{persistent} == has(self.spec.registration)",
+            "message": "lifecycle persistent needs registration, and lifecycle ephemeral must not have it",
+        },
+        {
+            "rule": f"{persistent} || !has(self.spec.maxRunnerAge)",
+            "message": "maxRunnerAge needs lifecycle persistent: remove maxRunnerAge",
+        },
+        {
+            "rule": f"!{persistent} || !has(self.spec.containers)",
+            "message": "containers do not work with lifecycle persistent: remove containers, or use lifecycle "
+            "ephemeral in another pool",
+        },
+        {
+            "rule": f"!{persistent} || !has(self.spec.maxJobDuration)",
+            "message": "maxJobDuration does not work with lifecycle persistent, because the kubelet would end the "
+            "runner: remove maxJobDuration, and set timeout-minutes in the workflow",
+        },
+        {
+            "rule": f"!{persistent} || !has(self.spec.autoscaling) || !has(self.spec.autoscaling.enabled) "
+            "|| !self.spec.autoscaling.enabled",
+            "message": "autoscaling does not work with lifecycle persistent: set autoscaling.enabled to false and "
+            "replicas to a number",
+        },
+        {
+            "rule": f"!{persistent} || !has(self.spec.runnerGroup) || type(self.spec.runnerGroup) != int "
+            "|| self.spec.runnerGroup == 1",
+            "message": "lifecycle persistent needs the name of the runner group: write the name into runnerGroup",
+        },
+        {
+            "rule": f"!{persistent} || self.spec.runnerLabels.all(label, label.matches('^[^,[:cntrl:]]+$'))",
+            "message": "with lifecycle persistent, runnerLabels must have no commas and no line breaks",
         },
     ]
 
@@ -371,6 +412,58 @@ def _shape() -> Json:
             ],
         },
         "volumes": _volumes(),
+        "lifecycle": {
+            "type": "string",
+            "enum": [each.value for each in Lifecycle],
+            "default": Lifecycle.EPHEMERAL.value,
+            "description": "How long a runner lives. `ephemeral`: a runner runs one job, which Ostler chooses, and its "
+            "Pod is replaced. `persistent`: a runner runs one job after the other, which GitHub chooses. The "
+            "lifecycle of a pool cannot be changed.",
+            "x-kubernetes-validations": [
+                {
+                    "rule": "self == oldSelf",
+                    "message": "the lifecycle of a pool cannot be changed: create another pool, then delete this pool",
+                }
+            ],
+        },
+        "registration": {
+            "type": "object",
+            "description": "Where persistent runners are registered: in an organisation or in a repository. This field "
+            "cannot be changed.",
+            "properties": {
+                "organization": {
+                    "type": "string",
+                    "maxLength": 100,
+                    "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*$",
+                    "description": "Login of the organisation.",
+                },
+                "repository": {
+                    "type": "string",
+                    "maxLength": 200,
+                    "pattern": "^[A-Za-z0-9][A-Za-z0-9_-]*/[A-Za-z0-9._-]+$",
+                    "description": "Repository, as owner/name.",
+                },
+            },
+            "x-kubernetes-validations": [
+                {
+                    "rule": "has(self.organization) != has(self.repository)",
+                    "message": "registration needs exactly one of organization and repository",
+                },
+                {
+                    "rule": "self == oldSelf",
+                    "message": "registration cannot be changed: create another pool, then delete this pool",
+                },
+            ],
+        },
+        "maxRunnerAge": {
+            **_duration(
+                None,
+                "Time after which an idle persistent runner is replaced. Without a value there is no limit.",
+            ),
+            "x-kubernetes-validations": [
+                {"rule": "duration(self) >= duration('1h')", "message": "must be at least one hour"}
+            ],
+        },
         "podTemplate": {
             "type": "object",
             "x-kubernetes-preserve-unknown-fields": True,

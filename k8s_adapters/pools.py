@@ -12,7 +12,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -41,12 +41,13 @@ from k8s_adapters.names import (
     PLURAL,
 )
 from k8s_adapters.runner_scripts import SCRIPTS_FOLDER, scripts_name
-from ostler.errors import Conflict, Gone, Retryable
+from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.pools import pod_template
 from rules.pools.hook_names import LONGEST_POOL
 from rules.pools.pod_security import PodSecurity
 from rules.pools.volumes import Reclaim
-from rules.pools.workloads import LONGEST_STATEFUL_POOL, Workload
+from rules.pools.workloads import LONGEST_STATEFUL_POOL, Lifecycle, Workload
+from rules.routing.scopes import Scope
 from rules.upstream.retry import RetryPolicy
 
 _PAGE = 500
@@ -54,6 +55,7 @@ _TEMPLATE_VERSION = 4  # increase this version if a change of Ostler makes anoth
 _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
 _BUILDER_VERSION = 2  # increase this version if a change of Ostler makes another builder from the same spec
 _STATEFUL_SET_VERSION = 1  # increase this version if a change of Ostler makes another StatefulSet from the same spec
+_PERSISTENT_VERSION = 1  # increase this version if a change of Ostler makes another persistent Pod from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _MODES = (CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND)
@@ -174,6 +176,14 @@ class PoolSeen:
     builder: Builder | None = None
     workload: Workload = Workload.POD
     volumes: Volumes | None = None
+    registers_in: Scope | None = None
+    """Organisation or repository in which persistent runners are registered. None if the runners are ephemeral."""
+    max_runner_age: float | None = None
+
+    @property
+    def persistent(self) -> bool:
+        """Return whether the pool's runners are persistent."""
+        return self.registers_in is not None
 
     @property
     def charged_millicores(self) -> int:
@@ -338,9 +348,14 @@ def read_pool(item: Json) -> PoolSeen:
     if builder is not None:
         problems.extend(_of_builder(builder, level, assigned_user=assigned_user))
     refused: tuple[str, ...] = ()
+    registers_in = _registration(spec, labels, problems)
     if overlay is not None:
         refused = pod_template.refusals(
-            overlay, containers=containers is not None, builder=builder is not None, level=level
+            overlay,
+            containers=containers is not None,
+            builder=builder is not None,
+            persistent=registers_in is not None,
+            level=level,
         )
     problems.extend(refused)
     workload = _workload(spec, metadata["name"], problems)
@@ -389,6 +404,7 @@ def read_pool(item: Json) -> PoolSeen:
             security=(level, escalates),
             workload=workload,
             volumes=volumes,
+            registers_in=registers_in,
         ),
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
@@ -402,7 +418,40 @@ def read_pool(item: Json) -> PoolSeen:
         elevated_forks=elevated_forks,
         workload=workload,
         volumes=volumes,
+        registers_in=registers_in,
+        max_runner_age=_optional(spec, "maxRunnerAge", problems),
     )
+
+
+def _registration(spec: Json, labels: Sequence[str], problems: list[str]) -> Scope | None:
+    """Return the scope of a pool's persistent runners, or None if its runners are ephemeral.
+
+    Add a problem for each value that the pool cannot have. The schema refuses the same values, but an object might be
+    older than the schema.
+    """
+    given, registration = spec.get("lifecycle", Lifecycle.EPHEMERAL), spec.get("registration") or {}
+    if given not in set(Lifecycle):
+        problems.append(f"spec.lifecycle must be one of {', '.join(Lifecycle)}: {given!r}")
+    if given != Lifecycle.PERSISTENT:
+        return None
+    problems += [
+        f"spec.{field} does not work with spec.lifecycle persistent: remove spec.{field}"
+        for field in ("containers", "maxJobDuration")
+        if spec.get(field) is not None
+    ]
+    if (spec.get("autoscaling") or {}).get("enabled"):
+        problems.append("spec.autoscaling does not work with spec.lifecycle persistent: set its enabled to false")
+    if isinstance(spec.get("runnerGroup"), int) and spec["runnerGroup"] != 1:
+        problems.append("spec.lifecycle persistent needs the name of the runner group in spec.runnerGroup")
+    if any(not label.isprintable() or "," in label for label in labels):
+        problems.append("with spec.lifecycle persistent, spec.runnerLabels must have no commas and no line breaks")
+    try:
+        if "repository" in registration:
+            return Scope.repository(str(registration["repository"]))
+        return Scope.organization(str(registration.get("organization") or ""))
+    except Invalid as error:
+        problems.append(f"spec.registration: {error}")
+        return None
 
 
 def _workload(spec: Json, name: str, problems: list[str]) -> Workload:
@@ -583,6 +632,7 @@ def template_hash(
     security: tuple[PodSecurity, bool] = (PodSecurity.RESTRICTED, False),
     workload: Workload = Workload.POD,
     volumes: Volumes | None = None,
+    registers_in: Scope | None = None,
 ) -> str:
     """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
@@ -591,7 +641,8 @@ def template_hash(
     `containers` and `builder` are part of the hash only if they are not None, for the same reason. `security` is the
     level of the pool, and whether its runner may gain privileges. `security` is part of the hash only above the
     level `restricted`. The workload and the claims of `volumes` are part of the hash only for the workload
-    `StatefulSet`. What becomes of a volume after its runner does not shape a Pod.
+    `StatefulSet`. What becomes of a volume after its runner does not shape a Pod. The scope of persistent runners is
+    part of the hash only if it is not None.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -607,6 +658,8 @@ def template_hash(
     if workload is not Workload.POD:
         claims = () if volumes is None else volumes.claims
         shape.append(["workload", workload, _STATEFUL_SET_VERSION, *map(dataclasses.astuple, claims)])
+    if registers_in is not None:
+        shape.append(["persistent", _PERSISTENT_VERSION, str(registers_in)])
     content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Scripts of runner Pods: the immutable ConfigMap that both containers of a runner Pod mount.
+"""Scripts of runner Pods: the immutable ConfigMap that the containers of a runner Pod mount.
 
 The image of a pool therefore needs no file of Ostler. The name of the ConfigMap contains the digest of the scripts. A
 new release with other scripts creates another ConfigMap, and a running Pod keeps its scripts. An upgrade that leaves
@@ -20,9 +20,12 @@ from k8s_adapters.names import MANAGED_BY_LABEL
 from ostler.errors import Conflict, Gone, Invalid
 from rules.upstream.retry import RetryPolicy
 
-SCRIPTS = ("job-started.sh", "poll.sh", "run.sh")
+SCRIPTS = ("job-completed.sh", "job-started.sh", "poll.sh", "register.sh", "run-registered.sh", "run.sh")
 SCRIPTS_FOLDER = "/var/run/ostler-scripts"
 POLL, RUN, JOB_STARTED = (f"{SCRIPTS_FOLDER}/{name}" for name in ("poll.sh", "run.sh", "job-started.sh"))
+REGISTER, RUN_REGISTERED, JOB_COMPLETED = (
+    f"{SCRIPTS_FOLDER}/{name}" for name in ("register.sh", "run-registered.sh", "job-completed.sh")
+)
 PREFIX = "ostler-scripts-"
 MODE = 0o555
 CHECKED_SECONDS = 60.0

@@ -37,7 +37,17 @@ from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.pods import get_pod, read_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
 from k8s_adapters.resources import Created, becomes_true, create_role, create_role_binding, create_service_account
-from k8s_adapters.runner_scripts import JOB_STARTED, MODE, POLL, RUN, SCRIPTS_FOLDER, scripts_name
+from k8s_adapters.runner_scripts import (
+    JOB_COMPLETED,
+    JOB_STARTED,
+    MODE,
+    POLL,
+    RUN,
+    RUN_REGISTERED,
+    SCRIPTS_FOLDER,
+    scripts_name,
+)
+from k8s_adapters.runner_scripts import REGISTER as REGISTER_SCRIPT
 from ostler.errors import Conflict, Gone
 from ostler.halt import halt
 from rules.pools.hook_names import hook_size
@@ -49,6 +59,8 @@ from rules.pools.pod_template import (
     HOOKS,
     JIT_VOLUME,
     POLLER,
+    REGISTER,
+    REGISTRATION_VOLUME,
     RUNNER,
     SCRIPTS_VOLUME,
     TOKEN_VOLUME,
@@ -61,6 +73,7 @@ from rules.upstream.retry import RetryPolicy
 JIT_FOLDER = "/var/run/ostler"
 _TOKEN_FOLDER = "/var/run/ostler-token"  # noqa: S105 - a path
 _CA_FOLDER = "/var/run/ostler-ca"
+_REGISTRATION_FOLDER = "/var/run/ostler-registration"
 _CA_KEY = "ca.crt"
 _TOKEN_SECONDS = 3600
 _DISK = "ephemeral-storage"
@@ -407,6 +420,9 @@ def build_pod(
     memory. Both containers execute the scripts of a ConfigMap, which they mount read-only. The pool's overlay is merged
     into the Pod.
 
+    In a pool of persistent runners, the poller polls for a registration token. A third container, `register`, registers
+    the runner with the token.
+
     `dispatch_ca` is the name of the ConfigMap with the CAs for an https `dispatch_url`. The kubelet copies changes of
     the ConfigMap into running Pods. A Pod starts even without the ConfigMap, but its polls fail until the ConfigMap
     exists.
@@ -443,7 +459,11 @@ def build_pod(
                 **({} if pool.assigned_user else _USER),
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "containers": [_poller(pool, dispatch_url), _runner(pool)],
+            "containers": [
+                _poller(pool, dispatch_url),
+                *([_register(pool)] if pool.persistent else []),
+                _runner(pool),
+            ],
             "volumes": [
                 {"name": JIT_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
                 {"name": SCRIPTS_VOLUME, "configMap": {"name": scripts_name(), "defaultMode": MODE}},
@@ -464,6 +484,10 @@ def build_pod(
             ],
         },
     }
+    if pool.persistent:
+        pod["spec"]["volumes"].append(
+            {"name": REGISTRATION_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+        )
     if (ca := mounted_ca(dispatch_url, dispatch_ca)) is not None:
         _trust(pod, ca)
     if pool.containers is not None:
@@ -492,7 +516,7 @@ def _restricted(pod: Json, pool: PoolSeen) -> Json:
         if pool.builder is not None and container["name"] in {BUILDER, EXTERNALS}:
             continue
         given = container.get("securityContext", {})
-        if not pool.pod_security.elevated or container["name"] in {POLLER, HOOKS}:
+        if not pool.pod_security.elevated or container["name"] in {POLLER, HOOKS, REGISTER}:
             container["securityContext"] = {**given, **_security()}
         else:
             container["securityContext"] = {**_elevated(pool, privileged=given.get("privileged") is True), **given}
@@ -542,14 +566,42 @@ def _trust(pod: Json, name: str) -> None:
     poller["volumeMounts"].append({"name": CA_VOLUME, "mountPath": _CA_FOLDER, "readOnly": True})
 
 
+def _register(pool: PoolSeen) -> Json:
+    """Return the container that registers a persistent runner. It executes no code of jobs."""
+    return {
+        "name": REGISTER,
+        "image": pool.image,
+        "command": ["/bin/sh", REGISTER_SCRIPT],
+        "env": [
+            {"name": "OSTLER_JIT_DIR", "value": JIT_FOLDER},
+            {"name": "OSTLER_REGISTRATION_DIR", "value": _REGISTRATION_FOLDER},
+        ],
+        "resources": _resources("100m", "512Mi"),
+        "securityContext": _security(),
+        "volumeMounts": [
+            {"name": JIT_VOLUME, "mountPath": JIT_FOLDER},
+            {"name": REGISTRATION_VOLUME, "mountPath": _REGISTRATION_FOLDER},
+            _scripts_mount(),
+        ],
+    }
+
+
 def _runner(pool: PoolSeen) -> Json:
+    """Return the container that executes jobs.
+
+    A persistent runner has the volume of its registration in the place of the volume that the poller writes to, so that
+    a job can read no registration token.
+    """
+    hooks = {"ACTIONS_RUNNER_HOOK_JOB_STARTED": JOB_STARTED}
+    if pool.persistent:
+        hooks["ACTIONS_RUNNER_HOOK_JOB_COMPLETED"] = JOB_COMPLETED
     return {
         "name": RUNNER,
         "image": pool.image,
-        "command": ["/bin/sh", RUN],
+        "command": ["/bin/sh", RUN_REGISTERED if pool.persistent else RUN],
         "env": [
             {"name": "OSTLER_JIT_DIR", "value": JIT_FOLDER},
-            {"name": "ACTIONS_RUNNER_HOOK_JOB_STARTED", "value": JOB_STARTED},
+            *({"name": name, "value": script} for name, script in hooks.items()),
         ],
         "resources": _runner_resources(pool),
         "securityContext": _elevated(pool),
@@ -558,7 +610,10 @@ def _runner(pool: PoolSeen) -> Json:
             "periodSeconds": 2,
             "failureThreshold": 1,
         },
-        "volumeMounts": [{"name": JIT_VOLUME, "mountPath": JIT_FOLDER}, _scripts_mount()],
+        "volumeMounts": [
+            {"name": REGISTRATION_VOLUME if pool.persistent else JIT_VOLUME, "mountPath": JIT_FOLDER},
+            _scripts_mount(),
+        ],
     }
 
 

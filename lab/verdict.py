@@ -102,6 +102,7 @@ class _GitHub:
         self.started: defaultdict[int, list[str]] = defaultdict(list)
         self.ended: defaultdict[int, list[str]] = defaultdict(list)
         self.registered: set[str] = set()
+        self.persistent: set[str] = set()
         self.left: set[int] = set()
         self.counts: Counter[str] = Counter()
         for event in log:
@@ -113,6 +114,8 @@ class _GitHub:
             yield from self._executions(job)
             yield from self._ends(job, expected=job in expected_failures)
         for runner, count in self._jobs_of_runners().items():
+            if runner in self.persistent:
+                continue
             if count > 1:
                 yield f"runner {runner} executed {count} jobs"
 
@@ -160,10 +163,17 @@ class _GitHub:
         elif name == "job_completed":
             self.waiting.discard(event["job"])
             self.ended[event["job"]].append(event["conclusion"])
-        elif name == "runner_registered":
-            self.registered.add(event["runner"])
-        elif name == "runner_deleted":
-            self.registered.discard(event["runner"])
+        else:
+            self._read_runner(event)
+
+    def _read_runner(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "runner_registered":
+                self.registered.add(event["runner"])
+            case "runner_persists":
+                self.persistent.add(event["runner"])
+            case "runner_deleted":
+                self.registered.discard(event["runner"])
 
 
 class _Kubelet:

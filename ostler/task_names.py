@@ -50,6 +50,7 @@ FINISHED_JOBS: Final = TaskName("ostler.finished_jobs")
 ORPHANED_RUNNERS: Final = TaskName("ostler.orphaned_runners")
 ORPHANED_SERVICE_ACCOUNTS: Final = TaskName("ostler.orphaned_service_accounts")
 PRUNE: Final = TaskName("ostler.prune")
+PERSISTENT_RUNNERS: Final = TaskName("ostler.persistent_runners")
 UNIDENTIFIED_EXECUTIONS: Final = TaskName("ostler.unidentified_executions")
 CATCH_UP: Final = TaskName("ostler.catch_up")
 
@@ -89,6 +90,7 @@ QUEUE_OF: Final[Mapping[TaskName, str]] = MappingProxyType(
         ORPHANED_RUNNERS: "sweeps",
         ORPHANED_SERVICE_ACCOUNTS: "sweeps",
         PRUNE: "sweeps",
+        PERSISTENT_RUNNERS: "sweeps",
         UNIDENTIFIED_EXECUTIONS: "sweeps",
         CATCH_UP: "sweeps",
     }

@@ -309,6 +309,24 @@ class Timings(BaseModel):
             "registered longer"
         ),
     )
+    registers_within: float = Field(
+        default=600,
+        ge=0,
+        description=(
+            "Time after the delivery of a registration token within which a persistent runner must be online, "
+            "in seconds. After this time its Pod is replaced. The script in the Pod stops its attempts to "
+            "register after 300 seconds, so a smaller value could end a Pod whose runner is about to register"
+        ),
+    )
+    offline_runner_after: float = Field(
+        default=600,
+        ge=0,
+        description=(
+            "Time for which GitHub must show a persistent runner as offline before the sweep "
+            "`persistent_runners` replaces its Pod, in seconds. With larger values, runners survive longer "
+            "interruptions of their network"
+        ),
+    )
     orphaned_account_after: float = Field(
         default=600,
         ge=0,

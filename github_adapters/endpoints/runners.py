@@ -94,6 +94,22 @@ class Runners:
         )
         return self._session.read(answer, partial(_jit, name=name), what="mint", status=HTTPStatus.CREATED)
 
+    def registration_token(
+        self, *, installation_id: int, scope: Scope, deadline_seconds: float | None = None
+    ) -> Secret:
+        """Return a token with which runners can be registered in a scope. GitHub accepts it for an hour.
+
+        Raises `Forbidden` or `Gone` if the App may not register runners in the scope.
+        """
+        answer = self._session.call(
+            installation_id=installation_id,
+            call_class=CallClass.MINT,
+            method="POST",
+            path=f"{scope.path}/actions/runners/registration-token",
+            deadline=Deadline(deadline_seconds),
+        )
+        return self._session.read(answer, _token, what="registration token", status=HTTPStatus.CREATED)
+
     def find_runner(
         self,
         *,
@@ -253,6 +269,13 @@ def _jit(answer: Answer, *, name: str) -> Jit:
     if not isinstance(config, str) or not config:
         raise fields.Malformed("encoded_jit_config is missing")
     return Jit(runner_id=fields.number(runner, "id"), runner_name=name, config=Secret(config))
+
+
+def _token(answer: Answer) -> Secret:
+    token = fields.decode(answer.body).get("token")
+    if not isinstance(token, str) or not token or any(each.isspace() for each in token):
+        raise fields.Malformed("token is missing")
+    return Secret(token)
 
 
 def _named(runners: Iterable[RunnerSeen], name: str) -> RunnerSeen | None:

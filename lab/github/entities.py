@@ -153,7 +153,11 @@ class Session:
 
 @dataclass(kw_only=True, eq=False)
 class Runner:
-    """A just-in-time runner. It is busy from the moment at which a job is assigned to it."""
+    """A runner. It is busy from the moment at which a job is assigned to it.
+
+    A just-in-time runner is deleted after its job. A `persistent` runner registered itself with a registration token,
+    and gets one job after the other.
+    """
 
     id: int
     name: str
@@ -170,6 +174,7 @@ class Runner:
     seen: float = 0
     version: str | None = None
     updating: bool = False
+    persistent: bool = False
 
     def view(self) -> dict[str, Any]:
         """Return the runner in the format of GitHub's REST API."""
@@ -180,7 +185,7 @@ class Runner:
             "os": "Linux" if self.jit_used else "unknown",
             "status": "online" if self.online else "offline",
             "busy": self.job is not None,
-            "ephemeral": True,
+            "ephemeral": not self.persistent,
             "version": self.version,
             "labels": [{"id": i, "name": label, "type": "custom"} for i, label in enumerate(self.labels, start=1)],
         }

@@ -25,7 +25,7 @@ from lab.github.identity import App, Identity
 from lab.github.limits import Limits
 from lab.github.payloads import app_view, group_view, installation_view, job_view, run_view
 from lab.github.sender import Sender
-from lab.github.world import NameTaken, NoSuchGroup, RunnerBusy, World
+from lab.github.world import TOKEN_SECONDS, NameTaken, NoSuchGroup, RunnerBusy, World
 
 LONGEST_NAME = 64
 MOST_LABELS = 100
@@ -94,6 +94,11 @@ class Rest:
             mint = self._guard(self.mint, "actions_runner_registration")
             routes += [
                 Route(f"{runners}/generate-jitconfig", mint, methods=["POST"]),
+                Route(
+                    f"{runners}/registration-token",
+                    self._guard(self.registration_token, "actions_runner_registration"),
+                    methods=["POST"],
+                ),
                 Route(runners, self._guard(self.list_runners, "core"), methods=["GET"]),
                 Route(
                     f"{runners}/deprecations/{{version}}", self._guard(self.get_deprecation, "core"), methods=["GET"]
@@ -217,6 +222,15 @@ class Rest:
             message = "Already exists - A runner with the name already exists."
             return caller.refuse(HTTPStatus.CONFLICT, message)
         return caller.answer(HTTPStatus.CREATED, {"runner": runner.view(), "encoded_jit_config": jit})
+
+    async def registration_token(self, request: Request, caller: Caller) -> Response:
+        """Issue a registration token."""
+        scope = self._scope(request, caller)
+        if scope is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        expires = datetime.fromtimestamp(time.time() + TOKEN_SECONDS, UTC)
+        body = {"token": self._world.issue_token(scope), "expires_at": stamp(expires)}
+        return caller.answer(HTTPStatus.CREATED, body)
 
     async def list_runners(self, request: Request, caller: Caller) -> Response:
         """List the runners of a scope, or the runner with a given name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from lab.github.entities import Session
-from lab.github.world import VersionDeprecated, World
+from lab.github.world import NameTaken, NoSuchGroup, VersionDeprecated, World
 
 LONGEST_WAIT_SECONDS = 60
 
@@ -27,6 +28,7 @@ class RunnerApi:
         """Return every route of the protocol."""
         one = "/_runner/sessions/{session}"
         return [
+            Route("/_runner/registrations", self.register, methods=["POST"]),
             Route("/_runner/sessions", self.connect, methods=["POST"]),
             Route(one, self.disconnect, methods=["DELETE"]),
             Route(f"{one}/message", self.message, methods=["GET"]),
@@ -35,8 +37,33 @@ class RunnerApi:
             Route(f"{one}/finished", self.finished, methods=["POST"]),
         ]
 
+    async def register(self, request: Request) -> Response:
+        """Register a persistent runner, as config.sh does.
+
+        Answers 401 if the token is not valid for the address, 404 without such a runner group, and 409 if the name is
+        in use.
+        """
+        body = await _body(request)
+        try:
+            made = self._world.register_itself(
+                str(body["token"]),
+                url_path=urlsplit(str(body["url"])).path,
+                name=str(body["name"]),
+                labels=tuple(str(label) for label in body["labels"]),
+                group=str(body.get("group") or ""),
+                replace=bool(body.get("replace")),
+            )
+        except NoSuchGroup:
+            return Response(status_code=HTTPStatus.NOT_FOUND)
+        except NameTaken:
+            return Response(status_code=HTTPStatus.CONFLICT)
+        if made is None:
+            return Response(status_code=HTTPStatus.UNAUTHORIZED)
+        runner, credential = made
+        return JSONResponse({"id": runner.id, "credential": credential}, status_code=HTTPStatus.CREATED)
+
     async def connect(self, request: Request) -> Response:
-        """Start a runner with its JIT config, which can be used once.
+        """Start a runner with its JIT config, which can be used once, or with the credential of a persistent runner.
 
         Answers 403 if the runner's version is too old.
         """
@@ -99,10 +126,12 @@ class RunnerApi:
         if session is None:
             return _over()
         self._world.alive(session)
+        if session.runner.persistent and session.runner.job is None:
+            return _over()  # the job was cancelled
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
     async def finished(self, request: Request) -> Response:
-        """End the job and delete the runner."""
+        """End the job. An ephemeral runner is deleted."""
         session = self._session(request)
         body = await _body(request)
         if session is None or not self._world.finish(session, int(body["job_id"]), str(body["conclusion"])):

@@ -35,6 +35,7 @@ from lab.github.market import Market, Need, need_of
 from lab.github.payloads import tail_of
 
 PATROL_SECONDS = 0.25
+TOKEN_SECONDS = 3600.0
 
 TOO_OLD = "2.300.0"
 """A runner version that is always refused."""
@@ -97,6 +98,7 @@ class World:
         self.sessions: dict[str, Session] = {}
         self._names: dict[tuple[str, str], Runner] = {}
         self._jits: dict[str, Runner] = {}
+        self._tokens: dict[str, tuple[str, float]] = {}
         self._market = Market()
         self._rng = rng
         self._publish = publish
@@ -268,7 +270,7 @@ class World:
         holders = [self.runners[runner] for runner in job.runners]
         self._complete(job, job.runner, "cancelled")
         for runner in holders:
-            if runner.handed:
+            if runner.handed and not runner.persistent:
                 self._remove(runner)
             else:
                 self._unassign(runner)
@@ -294,6 +296,43 @@ class World:
         self._jits[jit] = runner
         self.journal.write("runner_registered", runner=name, id=runner.id, scope=scope)
         return runner, jit
+
+    def issue_token(self, scope: str) -> str:
+        """Return a registration token of a scope. It is valid for an hour."""
+        token = "A" + secrets.token_hex(14).upper()
+        self._tokens[token] = (scope, time.monotonic() + TOKEN_SECONDS)
+        self.journal.write("registration_token", scope=scope)
+        return token
+
+    def register_itself(
+        self, token: str, *, url_path: str, name: str, labels: tuple[str, ...], group: str, replace: bool
+    ) -> tuple[Runner, str] | None:
+        """Register a persistent runner with a token. Return the runner and its credential.
+
+        Return None if the token is unknown, expired, or for another organisation or repository than `url_path`. With
+        `replace`, a runner of this name is replaced. Raises `NameTaken` and `NoSuchGroup`.
+        """
+        scope, until = self._tokens.get(token, ("", 0.0))
+        if until < time.monotonic() or scope.partition("/")[2].lower() != url_path.strip("/").lower():
+            return None
+        account = self.accounts.get(scope.split("/")[1].lower())
+        groups = {} if account is None else {each.name: each.id for each in account.groups.values()}
+        group_id = groups.get(group) if group else 1
+        if group_id is None:
+            raise NoSuchGroup
+        former = self.named(scope, name)
+        if former is not None:
+            if not replace:
+                raise NameTaken
+            self._remove(former)
+        runner, credential = self.register(scope=scope, name=name, labels=labels, group_id=group_id)
+        runner.persistent = True
+        self.journal.write("runner_persists", runner=name)
+        return runner, credential
+
+    def tokens(self) -> list[str]:
+        """Return every registration token that was ever issued."""
+        return list(self._tokens)
 
     def group(self, scope: str, group_id: int) -> Group | None:
         """Return a runner group of a scope, or None.
@@ -344,8 +383,11 @@ class World:
         Raises `VersionDeprecated`.
         """
         runner = self._jits.get(jit)
-        if runner is None or (runner.jit_used and not runner.updating) or runner.id not in self.runners:
+        spent = runner is not None and runner.jit_used and not runner.updating and not runner.persistent
+        if runner is None or spent or runner.id not in self.runners:
             return None
+        if runner.session is not None and runner.persistent:
+            self._end_session(runner.session)
         if self.is_deprecated(version):
             self.journal.write("runner_too_old", runner=runner.name, version=version)
             raise VersionDeprecated
@@ -394,7 +436,7 @@ class World:
         return True
 
     def finish(self, session: Session, job_id: int, conclusion: str) -> bool:
-        """End the job of a runner, and delete the runner because it is ephemeral.
+        """End the job of a runner, and delete the runner if it is ephemeral.
 
         Return False if the runner does not execute this job.
         """
@@ -402,7 +444,7 @@ class World:
         if job is None or job.id != job_id or not runner.started:
             return False
         self._complete(job, runner, conclusion)
-        self._remove(runner)
+        self._let_go(runner)
         return True
 
     def disconnect(self, session: Session) -> None:
@@ -424,7 +466,7 @@ class World:
         heard = session is not None and (session.polls > 0 or clock - session.seen <= self.knobs.lock_expiry_seconds)
         if job is not None and runner.started and not heard:
             self._complete(job, runner, "failure")
-            self._remove(runner)
+            self._let_go(runner)
         elif job is not None and not runner.started and clock - runner.assigned > self.knobs.requeue_after_seconds:
             self.journal.write("job_requeued", job=job.id, runner=runner.name)
             handed = runner.handed
@@ -488,6 +530,14 @@ class World:
         if runner.job is not None:
             runner.job.runners.discard(runner.id)
         runner.job, runner.handed, runner.started = None, False, False
+
+    def _let_go(self, runner: Runner) -> None:
+        """Delete an ephemeral runner after its job. A persistent runner becomes idle."""
+        if runner.persistent:
+            self._unassign(runner)
+            self._set_idle(runner)
+        else:
+            self._remove(runner)
 
     def _complete(self, job: Job, runner: Runner | None, conclusion: str) -> None:
         self.journal.write("job_completed", job=job.id, runner=runner.name if runner else None, conclusion=conclusion)

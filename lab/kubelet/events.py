@@ -20,8 +20,11 @@ class Events(Protocol):
     def runner_started(self, *, runner_name: str) -> None:
         """Handle the connection of the runner to GitHub."""
 
-    def runner_ready(self) -> None:
-        """Handle the file that the job-started hook has written."""
+    def runner_ready(self, *, is_ready: bool = True) -> None:
+        """Handle the file that the job-started hook has written, or its removal by the job-completed hook."""
+
+    def register_exited(self, *, code: int) -> None:
+        """Handle the exit of the container that registers a persistent runner."""
 
     def job_started(self, *, job: int) -> None:
         """Handle the start of a job."""

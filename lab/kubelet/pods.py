@@ -11,6 +11,7 @@ from lab.kubelet.sidecar import HOOKS
 
 POLLER = "poller"
 RUNNER = "runner"
+REGISTER = "register"
 DEFAULT_TOKEN_SECONDS = 3600
 OF_CONTAINERS = "ostler.dev/containers"
 """Label of runner Pods whose jobs may use containers."""
@@ -57,7 +58,14 @@ class PodView:
     @property
     def has_company(self) -> bool:
         """Return whether a further container outlives the runner."""
-        return any(image.endswith(f":{STAYS}") for name, image in self.images.items() if name not in {POLLER, RUNNER})
+        return any(
+            image.endswith(f":{STAYS}") for name, image in self.images.items() if name not in {POLLER, RUNNER, REGISTER}
+        )
+
+    @property
+    def persistent(self) -> bool:
+        """Return whether the Pod registers a persistent runner. The kubelet always runs such a Pod as processes."""
+        return REGISTER in self.images
 
     @property
     def terminal(self) -> bool:

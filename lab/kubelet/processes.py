@@ -1,4 +1,4 @@
-"""A runner Pod as processes: the real poller script and the real entry of the runner, in a private folder.
+"""A runner Pod as processes: the real scripts of its containers, in a private folder.
 
 The lab's runner takes the place of actions/runner. Each script is the main process of its "container", and only this
 process gets SIGTERM. When it ends, or after the grace period, its remaining child processes are killed.
@@ -55,15 +55,28 @@ class PodFolder:
         return self.root / "home"
 
     @property
+    def registration(self) -> Path:
+        """Return the path of the volume that the containers `register` and `runner` of a persistent runner share."""
+        return self.root / "registration"
+
+    @property
+    def home_of_register(self) -> Path:
+        """Return the path of the runner in container `register`, which has a file system of its own."""
+        return self.root / "home-register"
+
+    @property
     def scripts(self) -> Path:
         """Return the path of the scripts in the Pod's volume. Without a volume, return the path in this repository."""
         mounted = self.root / "scripts"
         return mounted if mounted.exists() else SCRIPTS
 
-    def make(self) -> None:
+    def make(self, *, persistent: bool = False) -> None:
         """Create the folders with access for this user only."""
         self.root.mkdir(parents=True, mode=0o700)
         self.jit.mkdir()
+        if persistent:
+            self.registration.mkdir()
+            shutil.copytree(RUNNER_HOME, self.home_of_register, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(RUNNER_HOME, self.home, ignore=shutil.ignore_patterns("__pycache__"))
         (self.home / "externals" / "node24" / "bin").mkdir(parents=True)
         (self.home / "externals" / "node24" / "bin" / "node").touch()
@@ -78,26 +91,33 @@ class PodFolder:
 
     def forget_secrets(self) -> None:
         """Delete token and JIT. The output of the containers stays, so that a run can be inspected."""
-        for path in (self.token, *self.jit.iterdir()):
+        shutil.rmtree(self.home_of_register, ignore_errors=True)
+        for name in (".runner", ".credentials", ".credentials_rsaparams"):
+            (self.home / name).unlink(missing_ok=True)
+        registration = self.registration.iterdir() if self.registration.exists() else ()
+        for path in (self.token, *self.jit.iterdir(), *registration):
             path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Containers:
-    """The two containers of one Pod."""
+    """The containers of one Pod: `poller` and `runner`, and `register` of a Pod with a persistent runner."""
 
     folder: PodFolder
     poller_environment: dict[str, str]
     runner_environment: dict[str, str]
     github_url: str
     events: Events
+    persistent: bool = False
 
     async def run(self) -> None:
-        """Run both containers until they end. Cancelling it ends them as the kubelet does and abandons the job."""
+        """Run the containers until they end. Cancelling it ends them as the kubelet does and abandons the job."""
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._poller())
                 both.create_task(self._runner())
+                if self.persistent:
+                    both.create_task(self._register())
         finally:
             self.folder.forget_secrets()
 
@@ -118,28 +138,52 @@ class Containers:
         if found := WORK.fullmatch(line):
             self.events.jit_received(claim=found[1], runner_name=found[2], simulated=False)
 
+    async def _register(self) -> None:
+        environment = {
+            **base_environment(),
+            "OSTLER_JIT_DIR": str(self.folder.jit),
+            "OSTLER_REGISTRATION_DIR": str(self.folder.registration),
+            "OSTLER_RUNNER_HOME": str(self.folder.home_of_register),
+            "LAB_GITHUB_URL": self.github_url,
+            "LAB_PYTHON": sys.executable,
+        }
+        script = self.folder.scripts / "register.sh"
+        code = await self._container("register", script, environment, lambda _line: None)
+        self.events.register_exited(code=code)
+
     async def _runner(self) -> None:
         environment = {
             **base_environment(),
             **self.runner_environment,
-            "OSTLER_JIT_DIR": str(self.folder.jit),
+            "OSTLER_JIT_DIR": str(self._shared),
             "OSTLER_RUNNER_HOME": str(self.folder.home),
             "ACTIONS_RUNNER_HOOK_JOB_STARTED": str(self.folder.scripts / "job-started.sh"),
             "LAB_GITHUB_URL": self.github_url,
             "LAB_PYTHON": sys.executable,
         }
+        if self.persistent:
+            environment["ACTIONS_RUNNER_HOOK_JOB_COMPLETED"] = str(self.folder.scripts / "job-completed.sh")
         probe = asyncio.create_task(self._probe())
+        script = self.folder.scripts / ("run-registered.sh" if self.persistent else "run.sh")
         try:
-            code = await self._container("runner", self.folder.scripts / "run.sh", environment, self._runner_says)
+            code = await self._container("runner", script, environment, self._runner_says)
         finally:
             probe.cancel()
         self.events.runner_exited(code=code)
 
     async def _probe(self) -> None:
         """Readiness probe of container `runner`."""
-        while not (self.folder.jit / "job-started").exists():  # noqa: ASYNC110 - a file tells nobody
+        ready = False
+        while True:
+            if (now := (self._shared / "job-started").exists()) != ready:
+                ready = now
+                self.events.runner_ready(is_ready=ready)
             await asyncio.sleep(PROBE_SECONDS)
-        self.events.runner_ready()
+
+    @property
+    def _shared(self) -> Path:
+        """Return the path of the volume that container `runner` shares with another container."""
+        return self.folder.registration if self.persistent else self.folder.jit
 
     def _runner_says(self, line: str) -> None:
         if not line.startswith("{"):

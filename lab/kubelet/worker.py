@@ -20,7 +20,7 @@ from lab.kubelet.cluster import Cluster, GoneError, RefusedError
 from lab.kubelet.hook_pod import HookPod
 from lab.kubelet.hook_view import HookView
 from lab.kubelet.journal import Journal
-from lab.kubelet.pods import DEFAULT_TOKEN_SECONDS, POLLER, RUNNER, PodView, TokenVolume
+from lab.kubelet.pods import DEFAULT_TOKEN_SECONDS, POLLER, REGISTER, RUNNER, PodView, TokenVolume
 from lab.kubelet.processes import Containers, PodFolder
 from lab.kubelet.quota import RealQuota
 from lab.kubelet.sidecar import HOOKS, SidecarFolder
@@ -123,9 +123,14 @@ class PodWorker:
         """Record that the runner connected to GitHub."""
         self._write("runner_started", runner_name=runner_name)
 
-    def runner_ready(self) -> None:
-        """Report that the readiness probe of container `runner` succeeds."""
-        self._report.ready(RUNNER)
+    def runner_ready(self, *, is_ready: bool = True) -> None:
+        """Report that the readiness probe of container `runner` succeeds, or that it fails."""
+        self._report.ready(RUNNER, is_ready=is_ready)
+
+    def register_exited(self, *, code: int) -> None:
+        """Report that the container that registers a persistent runner exited."""
+        self._write("register_exited", code=code)
+        self._report.terminated(REGISTER, code=code)
 
     def job_started(self, *, job: int) -> None:
         """Record that the runner started a job."""
@@ -179,7 +184,7 @@ class PodWorker:
             return
         real = self._ground.quota.take()
         try:
-            await (self._live_as_processes() if real else self._live_simulated())
+            await (self._live_as_processes() if real or self._pod.persistent else self._live_simulated())
         finally:
             if real:
                 self._ground.quota.give_back(used=self._ran_a_job)
@@ -210,7 +215,7 @@ class PodWorker:
     async def _live_as_processes(self) -> None:
         key = self._pod.key
         folder = PodFolder(root=self._ground.work / f"{key.name}-{key.uid[:8]}")
-        folder.make()
+        folder.make(persistent=self._pod.persistent)
         if self._pod.scripts is not None:
             folder.write_scripts(await self._mounted_scripts(self._pod.scripts))
         tokens = self._tokens(folder.token, self._pod.token)
@@ -226,6 +231,7 @@ class PodWorker:
             poller_environment=poller,
             runner_environment=runner,
             github_url=self._ground.simulation.github_url,
+            persistent=self._pod.persistent,
             events=self,
         )
         if self._pod.sidecar is None:

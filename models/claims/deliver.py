@@ -12,7 +12,7 @@ from models.db import epochs
 from models.db.sql import text
 from models.tables import claim_leases, offers
 from models.tables.transitions import move_claim
-from rules.claims.machines import Stamp
+from rules.claims.machines import Purpose, Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def deliver(
         db,
         pod_uid=pod_uid,
         runner_pod_id=row.runner_pod_id,
-        account_id=row.account_id,
+        account_id=row.account_id if row.purpose == Purpose.JOB else None,
         vcpu=row.vcpu,
         memory=row.memory,
         job_id=row.job_id,

@@ -16,7 +16,7 @@ from models.db.sql import text
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The facts about a job claim and its Pod that are needed to ask GitHub about the job and the runners.
+    """The facts about a claim and its Pod that are needed to ask GitHub about the job and the runners.
 
     `job_id` and `repository` are None if the claim has no job. `registrations` are the runners of the claim that might
     exist on GitHub.
@@ -38,7 +38,7 @@ class ClaimFacts:
 
 
 def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
-    """Return the facts of a live job claim, or None if the claim has ended or is not a job claim."""
+    """Return the facts of a live claim for a job or a registration, or None if there is no such claim."""
     query = db.execute(
         text("""
             SELECT p.namespace, p.name AS pod_name, c.pod_uid, p.attempt_id AS attempt, c.job_id, j.repository,
@@ -46,7 +46,7 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
                    c.pool_id, c.state = 'executing' AS executing,
                    c.state = 'releasing' AS releasing, c.delivered_at IS NOT NULL AS delivered
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
-            WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose = 'job'
+            WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose <> 'retire'
         """),
         {"id": claim_id},
     )

@@ -68,6 +68,8 @@ class ReleaseWork(Annotated):
     forced: bool = False
     attempt: str | None = None
     """The attempt that created the Pod, or None if the Pod does not name it."""
+    persistent: bool = False
+    """True if the claim registered a persistent runner."""
 
 
 def request_release(
@@ -161,6 +163,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         registrations=registrations,
         forced=row.force_deleted_at is not None,
         attempt=pod.attempt_id or None,
+        persistent=row.purpose == Purpose.REGISTER,
     )
 
 
@@ -372,7 +375,7 @@ def end_delivered(
         guard="AND chain_no = :chain_no",
         values={"end_reason": ":end_reason"},
         chain_no=work.chain_no,
-        end_reason=EndReason.NEVER_STARTED,
+        end_reason=EndReason.RELEASED if work.persistent else EndReason.NEVER_STARTED,
     )
     if moved is None:
         return None

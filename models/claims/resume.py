@@ -101,13 +101,16 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
 def pools_with_work(db: Connection, *, probe_every: float, now: datetime) -> list[int]:
     """Return the pools that have claimable Pods and either dispatchable jobs or a job that can probe a backoff.
 
+    A persistent pool is returned if it has claimable Pods, because such Pods must register their runners.
+
     An installation is probed at most once every `probe_every` seconds.
     """
     rows = db.execute(
         text(f"""
             SELECT p.id FROM pools p
             WHERE p.deleted_at IS NULL AND NOT p.draining
-              AND (EXISTS (SELECT FROM jobs j
+              AND (p.registers_in IS NOT NULL
+                   OR EXISTS (SELECT FROM jobs j
                            WHERE j.pool_id = p.id AND j.state = 'queued' AND j.hold_reason IS NULL)
                    OR EXISTS (SELECT FROM backoffs b WHERE {PROBE_DUE}
                               AND EXISTS (SELECT FROM jobs j WHERE j.pool_id = p.id AND {PROBE_JOB})))

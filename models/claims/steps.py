@@ -19,6 +19,7 @@ from models.tables import mint_attempts, pod_facts
 from models.tables.claim_leases import Leased, lease
 from models.tables.transitions import move_claim
 from models.upstream.backoffs import delete
+from rules.claims.machines import Purpose
 from rules.claims.mint_questions import REPOSITORY, asked_for
 from rules.claims.runner_names import make_runner_name
 
@@ -187,6 +188,8 @@ class MintWork(Leased):
     public: bool
     pod_name: str
     pod_uid: str
+    registers: bool = False
+    """True if the claim registers a persistent runner. Its mint requests a registration token."""
     probing: bool = False
     """True if the job probes a backoff of its installation. The mint then stops at its first failure."""
 
@@ -271,6 +274,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         public=facts.public,
         pod_name=pod_name,
         pod_uid=row.pod_uid,
+        registers=row.purpose == Purpose.REGISTER,
         lease_until=row.leased_until,
         probing=facts.probing,
     )
@@ -308,13 +312,15 @@ def commit_mint(
     db: Connection,
     work: MintWork,
     *,
-    runner_id: int,
+    runner_id: int | None,
     jit: bytes,
     due_after: float,
     now: datetime,
     who: str,
 ) -> Minted:
     """Store the JIT in the claim, and send the NOTIFY for its delivery.
+
+    `runner_id` is None for a persistent runner, which registers itself later.
 
     If the claim has changed since the mint began, nothing is stored or sent. The attempt is recorded as minted in
     either case, so that the code that ends the claim finds the runner.

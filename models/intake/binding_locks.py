@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, TextClause
 
 from models.db.engine import StartOver
 from models.db.sql import text
-from rules.claims.machines import ClaimState
+from rules.claims.machines import ClaimState, Purpose
 from rules.intake.bindings import ClaimView, JobView
 from rules.intake.events import WorkflowJobEvent
 
@@ -133,8 +133,11 @@ _LOCK_JOBS = """
     WHERE j.id = ANY(:ids) ORDER BY j.id FOR NO KEY UPDATE OF j
 """
 _LOCK_CLAIMS = """
-    SELECT id, state, job_id, pool_id, account_id, scope, vcpu, memory, runner_name
-    FROM claims WHERE id = ANY(CAST(:ids AS bigint[])) ORDER BY id FOR NO KEY UPDATE
+    SELECT c.id, c.state, c.job_id, c.pool_id, c.account_id, c.scope, c.runner_name, c.purpose,
+           CASE c.purpose WHEN 'register' THEN p.vcpu ELSE c.vcpu END AS vcpu,
+           CASE c.purpose WHEN 'register' THEN p.memory ELSE c.memory END AS memory
+    FROM claims c JOIN pools p ON p.id = c.pool_id
+    WHERE c.id = ANY(CAST(:ids AS bigint[])) ORDER BY c.id FOR NO KEY UPDATE OF c
 """
 
 
@@ -170,6 +173,7 @@ def _lock(db: Connection, own: Sequence[int], events: Sequence[WorkflowJobEvent]
             vcpu=row.vcpu,
             memory=row.memory,
             runner_name=row.runner_name,
+            persistent=row.purpose == Purpose.REGISTER,
         )
         for row in claims
         if row.state != ClaimState.ENDED

@@ -138,7 +138,8 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
     """Record that `job` executes on a runner.
 
     If `judge_runner` accepts the claim of the runner, `job` is assigned to this claim, and the row of the execution
-    refers to the claim. Any other claim loses `job`.
+    refers to the claim. Any other claim loses `job`. The claim of a persistent runner gets no job, because GitHub gives
+    its runner one job after the other.
     """
     seen = batch.locked.executions.get(job.id)
     if seen is not None:
@@ -160,10 +161,8 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
         claim = None
     _insert_execution(batch, job, claim, runner_name=runner_name, started=started)
     loser = batch.locked.of_job(job.id)
-    if claim is None:
-        if loser is not None:
-            _count_remap(batch, job, runner_name, None, loser)
-            _lose(batch, loser, reason="remapped")
+    if claim is None or claim.persistent:
+        _bind_apart(batch, job, claim, loser, runner_name=runner_name)
         return
     if claim.job_id != job.id:
         _count_remap(batch, job, runner_name, claim, loser)
@@ -177,6 +176,20 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
         claim.state = ClaimState.EXECUTING
         batch.executed.add(claim.id)
     claim.executes = job.id
+
+
+def _bind_apart(
+    batch: _Batch, job: JobView, claim: ClaimView | None, loser: ClaimView | None, *, runner_name: str
+) -> None:
+    """Take `job` from the claim `loser`, because a runner without a job of its own executes it.
+
+    `claim` is the registration of a persistent runner, or None for any other runner.
+    """
+    if loser is not None:
+        _count_remap(batch, job, runner_name, claim, loser)
+        _lose(batch, loser, reason="remapped")
+    if claim is not None:
+        claim.executes = job.id
 
 
 # Claims and jobs that a binding displaces
@@ -272,9 +285,10 @@ def _insert_execution(
 
 
 def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView | None:
-    """End the execution of `job`, and return the live claim whose runner executed the job, or None.
+    """End the execution of `job`, and return the live claim that ends with it, or None.
 
-    The claim is returned even if the row of the execution does not refer to this claim.
+    The claim of a persistent runner does not end. Any other claim whose runner executed the job is returned, even if
+    the row of the execution does not refer to this claim.
     """
     execution = batch.locked.executions.get(job.id)
     if execution is None:
@@ -284,12 +298,13 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
         execution.open = False
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:
-        return batch.locked.claims.get(execution.claim_id)
+        claim = batch.locked.claims.get(execution.claim_id)
+        return None if claim is not None and claim.persistent else claim
     # An anomaly at the start left the execution without a claim. The claim of the runner might execute by now, because
     # its release found the runner busy. This claim then ends with the execution.
     claim = batch.locked.of_runner(execution.runner_name)
     verdict = judge_runner(claim, runner_name=execution.runner_name, job_id=job.id)
-    return claim if verdict is Runner.OURS else None
+    return claim if verdict is Runner.OURS and claim is not None and not claim.persistent else None
 
 
 def _end_claim(batch: _Batch, claim: ClaimView) -> None:

@@ -26,6 +26,10 @@ class PodRow:
     - `freed_at`: the end of the Pod's last claim, or None if no claim of the Pod ended.
     - `node_gone`: the Pod's node was gone when the Pod was last observed.
     - `charged`: the Pod was charged to an account. It counts against the account's budget until the Pod ends.
+    - `online_at`: time at which GitHub first showed the Pod's persistent runner as online, or None.
+    - `executes`: the Pod's persistent runner executes a job, or GitHub showed the runner as busy in its last list.
+    - `claim_changed_at`: time of the last transition of the live claim, or None without a live claim.
+    - `releasing`: the live claim is being released.
     """
 
     id: int
@@ -45,6 +49,10 @@ class PodRow:
     freed_at: datetime | None
     node_gone: bool = False
     charged: bool = False
+    online_at: datetime | None = None
+    executes: bool = False
+    claim_changed_at: datetime | None = None
+    releasing: bool = False
 
     @property
     def recorded(self) -> Recorded:
@@ -180,7 +188,11 @@ _ROWS = """
            coalesce(c.delivered_at IS NOT NULL, false) AS claim_delivered,
            EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
            coalesce(d.ever, false) AS ever_delivered, d.freed_at, p.node_gone_at IS NOT NULL AS node_gone,
-           p.charged_account_id IS NOT NULL AS charged
+           p.charged_account_id IS NOT NULL AS charged, c.online_at,
+           coalesce(c.runner_seen = 'busy', false) OR EXISTS (
+               SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL AND c.purpose = 'register'
+           ) AS executes,
+           c.changed_at AS claim_changed_at, coalesce(c.state = 'releasing', false) AS releasing
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     LEFT JOIN LATERAL (SELECT bool_or(delivered_at IS NOT NULL) AS ever, max(ended_at) AS freed_at
                        FROM claims WHERE pod_uid = p.uid) d ON true

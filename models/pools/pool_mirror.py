@@ -59,6 +59,8 @@ class PoolFacts:
     workload: str = "Pod"
     volume_reclaim: str | None = None
     volume_shape: str | None = None
+    registers_in: str | None = None
+    max_runner_age: float | None = None
     max_surge: int | None = None
     replicas_writer: str | None = None
 

@@ -7,14 +7,14 @@ commit. Without the lock, two reconcilers could create one Pod too many, or coun
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from models.claims.matching import POOL_LOCK_WITHIN
-from models.claims.releases import insert_retire
+from models.claims.releases import insert_retire, request_release
 from models.db.sql import text
 from models.tables import pod_births
 from rules.pools.pool_plan import TICK, PoolPlan, Why
@@ -28,11 +28,14 @@ class Committed:
     - `create`: (row id, Pod name, attempt id) of each Pod to create.
     - `retired`: the inserted retire claims, each with its reason.
     - `failed_starts`: the cause of each failed start that was counted.
+    - `unregistering`: the registration claims whose release was requested, each with its reason. The release removes
+      the runner from GitHub first, and then retires the Pod.
     """
 
     create: tuple[tuple[int, str, str], ...]
     retired: Mapping[int, Why]
     failed_starts: tuple[Trouble, ...] = ()
+    unregistering: Mapping[int, Why] = field(default_factory=dict)
 
 
 def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
@@ -93,8 +96,9 @@ def commit_plan(
         )
     pod_births.give_up(db, plan.give_up, now=now)
     retired = _retire(db, plan, due_after=due_after, now=now, who=who)
-    if retired:
-        _count_retired(db, pool, len(retired), now=now)
+    unregistering = _unregister(db, plan, now=now, who=who)
+    if retired or unregistering:
+        _count_retired(db, pool, len(retired) + len(unregistering), now=now)
     failed = plan.failed_starts if Why.NOT_STARTED in retired.values() else ()
     starts = plan.starts
     if plan.failed_starts and not failed:
@@ -102,7 +106,7 @@ def commit_plan(
     if starts != starts_of(pool):
         _write_starts(db, pool.id, starts)
     rows = _to_create(db, pool.id, limit=len(names)) if plan.creates else ()
-    return Committed(create=tuple(rows), retired=retired, failed_starts=failed)
+    return Committed(create=tuple(rows), retired=retired, failed_starts=failed, unregistering=unregistering)
 
 
 def _to_create(db: Connection, pool_id: int, *, limit: int) -> list[tuple[int, str, str]]:
@@ -140,6 +144,30 @@ def _retire(db: Connection, plan: PoolPlan, *, due_after: float, now: datetime, 
         if claim_id is not None:
             retired[claim_id] = wanted[row_id].why
     return retired
+
+
+def _unregister(db: Connection, plan: PoolPlan, *, now: datetime, who: str) -> dict[int, Why]:
+    """Request the release of the persistent runners in a plan, and return the plan's reason for each claim.
+
+    A Pod is skipped if another session has locked its row, or if its claim changed in the meantime.
+    """
+    if not plan.retire:
+        return {}
+    wanted = {each.id: each for each in plan.retire}
+    rows = db.execute(
+        text("""
+            SELECT p.id, c.id AS claim_id FROM runner_pods p JOIN claims c ON c.pod_uid = p.uid
+            WHERE p.id = ANY(:ids) AND p.gone_at IS NULL AND p.terminal_at IS NULL
+              AND c.ended_at IS NULL AND c.purpose = 'register' AND c.state = 'delivered'
+            ORDER BY p.id FOR NO KEY UPDATE OF p SKIP LOCKED
+        """),
+        {"ids": list(wanted)},
+    ).all()
+    return {
+        row.claim_id: wanted[row.id].why
+        for row in rows
+        if request_release(db, row.claim_id, reason=str(wanted[row.id]), now=now, who=who)
+    }
 
 
 def _count_retired(db: Connection, pool: Row[Any], count: int, *, now: datetime) -> None:

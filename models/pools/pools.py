@@ -48,6 +48,8 @@ class Pool(Base):
         comment="spec.volumes.reclaim; NULL: the runners have no volumes"
     )
     volume_shape: Mapped[str | None] = mapped_column(comment="digest of the claims in spec.volumes")
+    registers_in: Mapped[str | None] = mapped_column(comment="scope of persistent runners; NULL: ephemeral")
+    max_runner_age: Mapped[float | None] = mapped_column(comment="seconds")
     vcpu: Mapped[int] = mapped_column(comment="millicores of one Pod")
     memory: Mapped[int] = mapped_column(comment="MiB of one Pod")
     replicas: Mapped[int]

@@ -25,11 +25,12 @@ def used_pods(only: str = "") -> str:
     """Return an SQL query for the Pods that count against the budgets of accounts.
 
     The query has one row per account and Pod, with the size of the Pod. `only` is an SQL condition on `account_id`. The
-    query combines three sources, which might name the same Pod:
+    query combines four sources, which might name the same Pod:
 
     - Live job claims.
     - The charge of a Pod, which is written at delivery. The charge remains after the claim has ended, so a Pod that
       outlives its job still counts.
+    - Open executions on persistent runners.
     - Open executions without a claim on runners that Ostler registered. The mint attempt of the runner leads to the
       Pod.
 
@@ -45,6 +46,12 @@ def used_pods(only: str = "") -> str:
             FROM (SELECT charged_account_id AS account_id, id AS runner_pod_id, charged_vcpu AS vcpu,
                          charged_memory AS memory
                   FROM runner_pods WHERE {CHARGED}) charged
+            WHERE true {only}
+            UNION ALL
+            SELECT account_id, runner_pod_id, vcpu, memory
+            FROM (SELECT e.account_id, c.runner_pod_id, e.vcpu, e.memory
+                  FROM executions e JOIN claims c ON c.id = e.claim_id
+                  WHERE e.ended_at IS NULL AND c.purpose = 'register') persistent
             WHERE true {only}
             UNION ALL
             SELECT account_id, runner_pod_id, vcpu, memory

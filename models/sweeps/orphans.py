@@ -137,7 +137,7 @@ _FINISHED = text(f"""
         OR (c.state = 'executing' AND j.state <> 'completed' AND t.since < :began_before), false) AS overdue) w
     WHERE p.gone_at IS NULL AND p.terminal_at IS NULL AND p.uid IS NOT NULL
       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL AND c.runner_name IS NOT NULL
-      AND c.state <> 'releasing'
+      AND c.state <> 'releasing' AND c.purpose = 'job'
       AND (w.overdue OR (p.node_gone_at IS NOT NULL AND c.state IN ('executing', 'ended'))
            OR (x.job_id IS NOT NULL AND j.state = 'completed' AND j.completed_at < :absent_before
                AND c.state = 'ended' AND c.end_reason = 'completed'))

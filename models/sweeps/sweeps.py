@@ -32,11 +32,11 @@ class StaleClaim:
 
 
 def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list[StaleClaim]:
-    """Return live job claims that are older than `older_than` seconds and were not delivered."""
+    """Return live claims for jobs and registrations that are older than `older_than` seconds and were not delivered."""
     rows = db.execute(
         text("""
             SELECT id, job_id, pod_uid, state FROM claims
-            WHERE ended_at IS NULL AND purpose = 'job' AND state IN ('claimed', 'minted') AND created_at < :before
+            WHERE ended_at IS NULL AND purpose <> 'retire' AND state IN ('claimed', 'minted') AND created_at < :before
             ORDER BY id LIMIT 1000
         """),
         {"before": now - timedelta(seconds=older_than)},
@@ -46,7 +46,7 @@ def never_delivered(db: Connection, *, older_than: float, now: datetime) -> list
 
 @dataclass(frozen=True, slots=True)
 class LivePod:
-    """A live job claim with its Pod."""
+    """A live claim for a job or a registration, with its Pod."""
 
     claim_id: int
     state: str
@@ -61,17 +61,17 @@ class LivePod:
 _LIVE_PODS = """
     SELECT c.id, c.state, c.account_id, c.pool_id, p.namespace, p.name, c.pod_uid, c.job_id
     FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-    WHERE c.ended_at IS NULL AND c.purpose = 'job'
+    WHERE c.ended_at IS NULL AND c.purpose <> 'retire'
 """
 
 
 def live_pods(db: Connection) -> list[LivePod]:
-    """Return the Pods of all live job claims."""
+    """Return the Pods of all live claims for jobs and registrations."""
     return [LivePod(*row) for row in db.execute(text(f"{_LIVE_PODS} ORDER BY c.id"))]
 
 
 def live_pod(db: Connection, claim_id: int) -> LivePod | None:
-    """Return a live job claim with its Pod, or None if the claim is not a live job claim."""
+    """Return a live claim for a job or a registration with its Pod, or None if there is no such claim."""
     row = db.execute(text(f"{_LIVE_PODS} AND c.id = :id"), {"id": claim_id}).one_or_none()
     return None if row is None else LivePod(*row)
 
@@ -124,7 +124,7 @@ def unused(
                                             THEN c.delivered_at + :polling
                                             ELSE greatest(c.delivered_at, coalesce(p.poller_ended_at, p.terminal_at))
                                             END AS since) u
-            WHERE c.ended_at IS NULL AND c.state = 'delivered'
+            WHERE c.ended_at IS NULL AND c.state = 'delivered' AND c.purpose = 'job'
               AND ((c.spare_since IS NULL AND u.since < :before) OR c.spare_since < :spare_before)
             ORDER BY random() LIMIT 1000
         """),

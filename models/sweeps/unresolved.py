@@ -55,7 +55,8 @@ _FIND = text("""
         SELECT j.id, CASE WHEN e.elsewhere THEN 'elsewhere' WHEN e.outlived THEN 'outlived' ELSE 'bug' END
         FROM jobs j
         LEFT JOIN LATERAL (
-            SELECT m.id IS NULL AS elsewhere, x.claim_id IS NULL AND c.ended_at <= j.changed_at AS outlived
+            SELECT m.id IS NULL OR coalesce(c.purpose = 'register', false) AS elsewhere,
+                   x.claim_id IS NULL AND c.ended_at <= j.changed_at AS outlived
             FROM executions x
             LEFT JOIN mint_attempts m ON m.runner_name = x.runner_name LEFT JOIN claims c ON c.id = m.claim_id
             WHERE x.job_id = j.id AND x.ended_at IS NULL AND j.state = 'running'

@@ -91,6 +91,55 @@ def insert_matched(
     ).all()
 
 
+def insert_registrations(
+    db: Connection,
+    pods: Sequence[tuple[int, str]],
+    *,
+    pool_id: int,
+    account_id: int,
+    installation_id: int,
+    scope: str,
+    repository_id: int | None,
+    due: datetime,
+    now: datetime,
+    who: str,
+) -> Sequence[int]:
+    """Insert one registration claim per Pod, and return the ids of the claims.
+
+    `pods` contains the id of the Pod's row and the UID of each Pod. The runners are registered in `scope`, which
+    belongs to the account. The claims have no size, because a registration uses no budget.
+    """
+    ids = (
+        db.execute(
+            text("""
+                INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope,
+                                    repository_id, vcpu, memory, state, created_at, changed_at, due_at)
+                SELECT 'register', pod_id, uid, :pool_id, :account, :installation, :scope, :repository, 0, 0, :state,
+                       :now, :now, :due
+                FROM unnest(CAST(:pods AS bigint[]), CAST(:uids AS text[])) AS pod (pod_id, uid)
+                RETURNING id
+            """),
+            {
+                "pods": [row_id for row_id, _ in pods],
+                "uids": [uid for _, uid in pods],
+                "pool_id": pool_id,
+                "account": account_id,
+                "installation": installation_id,
+                "scope": scope,
+                "repository": repository_id,
+                "state": ClaimState.CLAIMED,
+                "now": now,
+                "due": due,
+            },
+        )
+        .scalars()
+        .all()
+    )
+    why = f"registers in {scope}"
+    insert_events(db, "claim", ids, name="claim", state=ClaimState.CLAIMED, now=now, who=who, why=why)
+    return ids
+
+
 def insert_retirement(
     db: Connection,
     *,

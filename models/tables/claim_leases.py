@@ -67,14 +67,14 @@ def lease(
         text(f"""
             UPDATE claims SET leased_until = :until,
                    due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END {values}
-            WHERE id = :id AND ended_at IS NULL AND purpose = :purpose AND state = ANY(:sources)
+            WHERE id = :id AND ended_at IS NULL AND purpose = ANY(:purposes) AND state = ANY(:sources)
               AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
               AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
             RETURNING *
         """),
         {
             "id": claim_id,
-            "purpose": transition.purpose,
+            "purposes": sorted(transition.purposes),
             "sources": sorted(transition.sources),
             "chain_no": chain_no,
             "now": now,

@@ -32,7 +32,10 @@ class Claim(Base):
         CheckConstraint(_one_of("stamp", Stamp), name="stamp_known"),
         CheckConstraint(_one_of("end_reason", EndReason), name="end_reason_known"),
         CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_has_its_time"),
-        CheckConstraint("purpose = 'job' OR (job_id IS NULL AND account_id IS NULL)", name="retire_is_nobodys"),
+        CheckConstraint(
+            "purpose = 'job' OR (job_id IS NULL AND (purpose = 'register' OR account_id IS NULL))",
+            name="retire_is_nobodys",
+        ),
         CheckConstraint("ended_at IS NULL OR jit IS NULL", name="jit_erased_at_end"),
         CheckConstraint("state <> 'executing' OR jit IS NULL", name="jit_erased_at_execution"),
         Index("uq_claims_live_pod", "pod_uid", unique=True, postgresql_where=_LIVE),
@@ -59,7 +62,7 @@ class Claim(Base):
 
     id: Mapped[Serial]
     purpose: Mapped[str]
-    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL for a spare and a retirement")
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL: spare, registration, retirement")
     runner_pod_id: Mapped[int] = mapped_column(ForeignKey("runner_pods.id"))
     pod_uid: Mapped[str]
     pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
@@ -96,6 +99,9 @@ class Claim(Base):
     runner_idle_at: Mapped[datetime | None] = mapped_column(
         comment="first of two checks, after its job, that found its runner absent or idle"
     )
+    runner_seen: Mapped[str | None] = mapped_column(comment="of a persistent runner")
+    runner_seen_at: Mapped[datetime | None]
+    online_at: Mapped[datetime | None]
     force_deleted_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
     stalled_at: Mapped[datetime | None] = mapped_column(
         comment="only a repair moves it on since then; none once it did"

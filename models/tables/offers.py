@@ -152,7 +152,7 @@ _OFFER = text("""
         INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)
         SELECT pod_uid, pool_id, :web_id, poll_id, until FROM judged
         WHERE free AND bound AND NOT gone AND NOT used
-          AND (claim_id IS NULL OR (purpose = 'job' AND NOT delivered))
+          AND (claim_id IS NULL OR (purpose <> 'retire' AND NOT delivered))
         ORDER BY pod_uid
         ON CONFLICT (pod_uid) DO UPDATE
         SET pool_id = excluded.pool_id, web_id = excluded.web_id, poll_id = excluded.poll_id, until = excluded.until
@@ -169,7 +169,8 @@ _OFFER = text("""
            offered.pod_uid IS NOT NULL OR coalesce(judged.poll_before = judged.poll_id AND NOT judged.free, false)
            AS offered,
            NOT judged.free AND judged.poll_before IS DISTINCT FROM judged.poll_id AS locked,
-           coalesce(pools.wants_pods AND pools.deleted_at IS NULL, false) AS wakes, told.sent
+           coalesce((pools.wants_pods OR pools.registers_in IS NOT NULL) AND pools.deleted_at IS NULL, false) AS wakes,
+           told.sent
     FROM poll
     LEFT JOIN judged USING (pod_uid)
     LEFT JOIN offered USING (pod_uid)

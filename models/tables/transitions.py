@@ -70,7 +70,7 @@ def _move(
     if table == "claims":
         guard += " AND ended_at IS NULL"
         if transition.machine is Machine.CLAIM:
-            guard += f" AND purpose = '{transition.purpose}'"
+            guard += " AND purpose = ANY(:purposes)"
     key = (table, state, guard, tuple(values.items()))
     if (statement := _STATEMENTS.get(key)) is None:
         statement = _STATEMENTS.setdefault(key, text(_moving(table, guard, state, values)))
@@ -81,6 +81,7 @@ def _move(
             "sources": sorted(transition.sources),
             "target": transition.target,
             "transition": name,
+            "purposes": sorted(transition.purposes),
             "now": now,
             "who": who,
             "why": why,

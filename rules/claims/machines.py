@@ -15,10 +15,20 @@ from enum import StrEnum
 
 
 class Purpose(StrEnum):
-    """Purpose of a claim."""
+    """Purpose of a claim.
+
+    - `job`: the Pod runs one job.
+    - `register`: the Pod registers a persistent runner, which GitHub gives jobs until Ostler removes the runner.
+    - `retire`: the Pod is deleted.
+    """
 
     JOB = "job"
+    REGISTER = "register"
     RETIRE = "retire"
+
+
+RUNNERS = frozenset({Purpose.JOB, Purpose.REGISTER})
+"""Purposes of the claims that give a Pod a runner."""
 
 
 class ClaimState(StrEnum):
@@ -88,7 +98,8 @@ class Transition:
     sources: frozenset[str]
     target: str
     process: Process
-    purpose: Purpose = Purpose.JOB
+    purposes: frozenset[Purpose] = RUNNERS
+    """The claims with these purposes have the transition. For a transition of a job, this field has no meaning."""
     seconds: float = 0.0
     """How many seconds a `LEASE` lasts. The step must finish all its work within this time."""
 
@@ -107,8 +118,12 @@ def _claim(name: str, sources: tuple[ClaimState, ...], target: ClaimState, proce
     return Transition(name, Machine.CLAIM, frozenset(sources), target, process)
 
 
+def _of_job(name: str, sources: tuple[ClaimState, ...], target: ClaimState, process: Process) -> Transition:
+    return Transition(name, Machine.CLAIM, frozenset(sources), target, process, frozenset({Purpose.JOB}))
+
+
 def _retire(name: str, sources: tuple[ClaimState, ...], target: ClaimState) -> Transition:
-    return Transition(name, Machine.CLAIM, frozenset(sources), target, _WORKER, Purpose.RETIRE)
+    return Transition(name, Machine.CLAIM, frozenset(sources), target, _WORKER, frozenset({Purpose.RETIRE}))
 
 
 def _job(name: str, sources: tuple[JobState, ...], target: JobState, process: Process) -> Transition:
@@ -119,23 +134,25 @@ def _stamp(name: str, sources: tuple[Stamp, ...], target: Stamp, process: Proces
     return Transition(name, Machine.STAMP, frozenset(sources), target, process)
 
 
-def _lease(name: str, sources: tuple[ClaimState, ...], *, seconds: float, purpose: Purpose = Purpose.JOB) -> Transition:
-    return Transition(name, Machine.LEASE, frozenset(sources), "", _WORKER, purpose, seconds)
+def _lease(
+    name: str, sources: tuple[ClaimState, ...], *, seconds: float, purposes: frozenset[Purpose] = RUNNERS
+) -> Transition:
+    return Transition(name, Machine.LEASE, frozenset(sources), "", _WORKER, purposes, seconds)
 
 
 TRANSITIONS: dict[str, Transition] = {
     transition.name: transition
     for transition in (
-        # claims for a job, in the order of law L5
+        # claims for a job or a registration, in the order of law L5
         _claim("claim", (), _C.CLAIMED, _WORKER),
         _claim("mint", (_C.CLAIMED,), _C.MINTED, _WORKER),
         _claim("deliver", (_C.MINTED,), _C.DELIVERED, _WEB),
-        _claim("execute", (_C.DELIVERED, _C.RELEASING), _C.EXECUTING, _WEB),
+        _of_job("execute", (_C.DELIVERED, _C.RELEASING), _C.EXECUTING, _WEB),
         # ends of a claim
         _claim("begin_release", _OPEN, _C.RELEASING, _WORKER),
-        _claim("refuse_release", (_C.RELEASING,), _C.EXECUTING, _WORKER),
+        _of_job("refuse_release", (_C.RELEASING,), _C.EXECUTING, _WORKER),
         _claim("end_released", (_C.RELEASING,), _C.ENDED, _WORKER),
-        _claim("end_completed", (_C.DELIVERED, _C.EXECUTING, _C.RELEASING), _C.ENDED, _WEB),
+        _of_job("end_completed", (_C.DELIVERED, _C.EXECUTING, _C.RELEASING), _C.ENDED, _WEB),
         _claim("end_pod_gone", _LIVE, _C.ENDED, _WORKER),
         _claim("end_pod_spent", _LIVE, _C.ENDED, _WORKER),
         # claims that retire a Pod (law L7)
@@ -160,7 +177,7 @@ TRANSITIONS: dict[str, Transition] = {
         _lease("lease_mint", (_C.CLAIMED,), seconds=10.0),
         _lease("lease_unstamp", (_C.MINTED, _C.DELIVERED), seconds=5.0),
         _lease("lease_release", (_C.RELEASING,), seconds=20.0),
-        _lease("lease_retire", (_C.CLAIMED,), seconds=20.0, purpose=Purpose.RETIRE),
+        _lease("lease_retire", (_C.CLAIMED,), seconds=20.0, purposes=frozenset({Purpose.RETIRE})),
     )
 }
 

@@ -27,9 +27,10 @@ class JobView:
 
 @dataclass(slots=True)
 class ClaimView:
-    """A live claim for a job, as its locked row shows it.
+    """A live claim, as its locked row shows it.
 
-    `executes` is the job of the claim's open execution, or None.
+    `executes` is the job of the claim's open execution, or None. `persistent` is True if the claim registered a
+    persistent runner. Such a claim never has a job of its own, and its runner executes one job after the other.
     """
 
     id: int
@@ -42,6 +43,7 @@ class ClaimView:
     memory: int
     runner_name: str | None
     executes: int | None = None
+    persistent: bool = False
 
 
 class Loss(StrEnum):
@@ -82,7 +84,7 @@ def judge_runner(claim: ClaimView | None, *, runner_name: str, job_id: int) -> R
         return Runner.FOREIGN
     if claim.runner_name != runner_name or claim.state in {ClaimState.CLAIMED, ClaimState.MINTED}:
         return Runner.UNDELIVERED
-    if claim.executes is not None and claim.executes != job_id:
+    if claim.executes is not None and claim.executes != job_id and not claim.persistent:
         return Runner.TAKEN
     return Runner.OURS
 

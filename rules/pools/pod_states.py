@@ -10,9 +10,12 @@ class PodState(StrEnum):
     """The states of a runner Pod. A separate flag shows whether the Pod's template is stale.
 
     - `starting`: the Pod has never polled, or is not created yet.
-    - `warm`: the Pod polls, has no live claim, and never got a JIT.
-    - `reserved`: the Pod has a live job claim that is not delivered.
-    - `busy`: the Pod might hold a JIT.
+    - `warm`: the Pod polls, has no live claim, and never got a JIT. A Pod with a persistent runner is warm if GitHub
+      showed its runner as online and as not busy.
+    - `reserved`: the Pod has a live job claim that is not delivered. A Pod with a persistent runner is reserved until
+      GitHub shows its runner as online.
+    - `busy`: the Pod might hold a JIT. A Pod with a persistent runner is busy if its runner executes a job, or if
+      Ostler is about to remove its runner.
     - `ending`: the Pod's delivered claim has ended, but the Pod is not over.
     - `retiring`: the Pod has a live retire claim.
     - `unresponsive`: the Pod has polled before and stopped polling.
@@ -33,6 +36,15 @@ AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState
 """States of Pods that serve a job or can serve a job at once. In a rollout, other Pods count as unavailable."""
 
 
+class Registration(StrEnum):
+    """State of a delivered registration, and thus of a persistent runner."""
+
+    BEGUN = "begun"
+    """GitHub has not shown the runner as online yet."""
+    IDLE = "idle"
+    BUSY = "busy"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateFacts:
     """Facts about one Pod from rows, evidence and the cluster.
@@ -44,6 +56,7 @@ class StateFacts:
     - `may_hold_jit`: verdict of `rules.claims.busy`.
     - `ever_polled`: the Pod has polled at some time.
     - `heard`: the Pod has an offer, or polled recently.
+    - `registration`: the Pod has a live registration claim that was delivered.
     - `terminal`: the Pod is over.
     """
 
@@ -55,6 +68,7 @@ class StateFacts:
     may_hold_jit: bool = False
     ever_polled: bool = False
     heard: bool = False
+    registration: Registration | None = None
 
 
 def state_of(pod: StateFacts) -> PodState:
@@ -65,6 +79,8 @@ def state_of(pod: StateFacts) -> PodState:
     answers = (
         (pod.terminal, PodState.SPENT),
         (pod.retiring, PodState.RETIRING),
+        (pod.registration is Registration.BEGUN, PodState.RESERVED),
+        (pod.registration is Registration.IDLE, PodState.WARM),
         (pod.ever_delivered and not pod.claimed, PodState.ENDING),
         (pod.delivered or pod.ever_delivered or pod.may_hold_jit, PodState.BUSY),
         (pod.claimed, PodState.RESERVED),

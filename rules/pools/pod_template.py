@@ -19,6 +19,8 @@ Json = dict[str, Any]
 
 POLLER, RUNNER, HOOKS = "poller", "runner", "hooks"
 JIT_VOLUME, TOKEN_VOLUME, CA_VOLUME, SCRIPTS_VOLUME = "jit", "token", "ostler-ca", "ostler-scripts"
+REGISTER, REGISTRATION_VOLUME = "register", "ostler-registration"
+"""Names of the container that registers a persistent runner, and of the volume that it shares with the runner."""
 HOOKS_VOLUME, HOOKS_TOKEN_VOLUME = "ostler-hooks", "ostler-hooks-token"
 BUILDER, EXTERNALS = "builder", "externals"
 """Names of the sidecar that builds images, and of the init container that copies programs of the runner for it."""
@@ -30,6 +32,7 @@ OUR_VOLUMES = frozenset(
         TOKEN_VOLUME,
         CA_VOLUME,
         SCRIPTS_VOLUME,
+        REGISTRATION_VOLUME,
         HOOKS_VOLUME,
         HOOKS_TOKEN_VOLUME,
         BUILDER_VOLUME,
@@ -111,6 +114,7 @@ _LISTS = frozenset(
     }
 )
 _POLLER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources"})
+_REGISTER_FIELDS = frozenset({"name", "imagePullPolicy", "resources", "env"})
 _RUNNER_FIELDS = frozenset(
     {
         "name",
@@ -169,8 +173,8 @@ _SECURITY_FIELDS: Mapping[PodSecurity, frozenset[str]] = {
 
 No level allows volumes or namespaces of the node.
 """
-_OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED")
-_RUNNER_ENV = frozenset({"OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK"})
+_OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED", "ACTIONS_RUNNER_INPUT_")
+_RUNNER_ENV = frozenset({"OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK", "OSTLER_JOB_COMPLETED_HOOK"})
 """Variables of the container `runner` that describe the image, and that a pool may therefore set."""
 
 
@@ -219,13 +223,18 @@ def outlive_lost_nodes(tolerations: Sequence[Json]) -> list[Json]:
 
 
 def refusals(
-    overlay: Any, *, containers: bool = False, builder: bool = False, level: PodSecurity = PodSecurity.RESTRICTED
+    overlay: Any,
+    *,
+    containers: bool = False,
+    builder: bool = False,
+    persistent: bool = False,
+    level: PodSecurity = PodSecurity.RESTRICTED,
 ) -> tuple[str, ...]:
     """Return the reasons why this overlay is refused, each with its field.
 
     The result is empty if the overlay is allowed. If `containers` is True, the pool has container jobs, and its Pods
-    have the init container `hooks`. If `builder` is True, its Pods have the init container `builder`. `level` is the
-    Pod Security level of the pool.
+    have the init container `hooks`. If `builder` is True, its Pods have the init container `builder`. If
+    `persistent` is True, its Pods have the container `register`. `level` is the Pod Security level of the pool.
     """
     if not isinstance(overlay, dict):
         return ("spec.podTemplate is not an object",)
@@ -234,6 +243,7 @@ def refusals(
             *_refusals(overlay, containers=containers, level=level),
             *(_of_hooks(overlay) if containers else ()),
             *(_of_builder(overlay) if builder else ()),
+            *(_of_register(overlay) if persistent else ()),
         )
     except (AttributeError, KeyError, TypeError):
         return ("spec.podTemplate does not have the structure of a Pod",)
@@ -311,7 +321,7 @@ def _container(container: Json, where: str, level: PodSecurity) -> Iterator[str]
             "of the Pod"
         )
     for variable in container.get("env") or ():
-        allowed = name == RUNNER and variable["name"] in _RUNNER_ENV
+        allowed = name in {RUNNER, REGISTER} and variable["name"] in _RUNNER_ENV
         if variable["name"].startswith(_OUR_ENV) and not allowed:
             yield f"{where}.env[{variable['name']}] is reserved for Ostler"
     for mount in container.get("volumeMounts") or ():
@@ -349,6 +359,22 @@ def _of_hooks(overlay: Json) -> Iterator[str]:
                 yield f"{where}.volumeMounts: volume {mount['name']} is not a ConfigMap of the overlay"
             if not _is_below(mount["mountPath"], HOOKS_FILES):
                 yield f"{where}.volumeMounts[{mount['mountPath']}] must be {HOOKS_FILES} or a path below it"
+
+
+def _of_register(overlay: Json) -> Iterator[str]:
+    """Yield the reasons that concern persistent runners only.
+
+    Container `register` has the registration token. An overlay must therefore not change its program, and must not give
+    it a file that code of a job can write.
+    """
+    spec: Json = overlay.get("spec") or {}
+    for container in spec.get("containers") or ():
+        if container["name"] == REGISTER:
+            yield from _unknown(container, _REGISTER_FIELDS, f"podTemplate.spec.containers[{REGISTER}]")
+    for container in spec.get("initContainers") or ():
+        if container["name"] == REGISTER:
+            where = f"podTemplate.spec.initContainers[{REGISTER}]"
+            yield f"{where}: the name is already in use by a container of Ostler: choose another name"
 
 
 def _of_builder(overlay: Json) -> Iterator[str]:

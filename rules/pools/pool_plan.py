@@ -30,6 +30,7 @@ class Why(StrEnum):
     TEMPLATE = "the pool's template has changed"
     CORDONED = "its node is cordoned"
     NOT_STARTED = "it did not poll in time"
+    AGE = "its runner is older than spec.maxRunnerAge"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,11 @@ class ObservedPod:
     waiting: str | None = None
     poller_exit_code: int | None = None
     runner_exit_code: int | None = None
+    marked: bool = False
+    """True if Ostler is removing the persistent runner of the Pod. The Pod counts as a replica until the runner is gone
+    from GitHub, and its number is subtracted from the surplus."""
+    registered_at: datetime | None = None
+    """Time at which GitHub first showed the persistent runner of the Pod as online, or None."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +85,7 @@ class ObservedPool:
     - `gate_open`: the gate of Kubernetes is open. While the gate is closed, no Pod is retired.
     - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
       tick, and these runs share one budget.
+    - `max_runner_age`: seconds after which an idle persistent runner is replaced, or None.
     """
 
     replicas: int
@@ -93,6 +100,7 @@ class ObservedPool:
     web_beats: bool = False
     gate_open: bool = True
     retired: int = 0
+    max_runner_age: float | None = None
 
     @property
     def wanted(self) -> int:
@@ -280,7 +288,8 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     too_many = max(0, len(kept) - most_kept)
     give_up = [pod.id for pod in kept if pod.unborn][:too_many]
     budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
-    retire = _retirements(pool, kept, overdue, too_many - len(give_up))[:budget]
+    surplus = too_many - len(give_up) - sum(pod.marked for pod in kept)
+    retire = _retirements(pool, kept, overdue, surplus, now=now)[:budget]
     retired = {each.id for each in retire}
     # A failed start that could not be retired yet is counted later, when it is retired.
     counted = {pod.id for pod, _, _ in overdue} & retired
@@ -361,11 +370,12 @@ def _count(
 
 
 def _retirements(
-    pool: ObservedPool, kept: Sequence[ObservedPod], overdue: Sequence[Overdue], too_many: int
+    pool: ObservedPool, kept: Sequence[ObservedPod], overdue: Sequence[Overdue], too_many: int, *, now: datetime
 ) -> list[Retirement]:
     """Return the Pods to retire, most dispensable first.
 
-    The order is: Pods that did not start, surplus Pods, stale starting Pods, and warm Pods to replace.
+    The order is: Pods that did not start, surplus Pods, stale starting Pods, and warm Pods to replace. A warm Pod is
+    replaced because of its node, its template, or the age of its runner, in this order.
 
     The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods. Warm
     Pods therefore stay longest. Warm Pods have this order: Pods on cordoned nodes, stale Pods, Pods that are idle
@@ -381,13 +391,22 @@ def _retirements(
     surplus = [*unresponsive, *starting_first, *warm][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
-    available = sum(pod.state in AVAILABLE and pod.id not in gone for pod in kept)
+    available = sum(pod.state in AVAILABLE and pod.id not in gone and not pod.marked for pod in kept)
     # One surge Pod allows one old Pod to be retired.
     allowed = min(max(share_of(pool), surge_of(pool)), unavailable_of(pool) + available - pool.wanted)
     cordoned = [Retirement(pod.id, Why.CORDONED) for pod in warm if pod.cordoned]
     stale = [Retirement(pod.id, Why.TEMPLATE) for pod in warm if pod.stale and not pod.cordoned]
-    replaced = [each for each in (*cordoned, *stale) if each.id not in gone]
+    fit = (pod for pod in warm if not pod.stale and not pod.cordoned)
+    old = [Retirement(pod.id, Why.AGE) for pod in fit if _is_old(pool, pod, now)]
+    replaced = [each for each in (*cordoned, *stale, *old) if each.id not in gone]
     return [*gone.values(), *replaced[: max(0, allowed)]]
+
+
+def _is_old(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
+    """Return whether the persistent runner of a Pod is older than the pool allows."""
+    if pool.max_runner_age is None or pod.registered_at is None:
+        return False
+    return (now - pod.registered_at).total_seconds() > pool.max_runner_age
 
 
 def _dispensable(pod: ObservedPod) -> tuple[bool, bool, datetime, int]:

@@ -1,4 +1,4 @@
-"""Workloads of a pool: what owns its runner Pods, and the names that follow from it.
+"""Workloads and lifecycles of pools: what owns runner Pods, the names that follow from it, and how long runners live.
 
 The name of a Pod shows its workload. Code that has only the name of a Pod, such as a sweep, therefore needs no row of
 the pool.
@@ -31,6 +31,17 @@ class Workload(StrEnum):
 
     POD = "Pod"
     STATEFUL_SET = "StatefulSet"
+
+
+class Lifecycle(StrEnum):
+    """Value of `spec.lifecycle`: how long a runner lives.
+
+    - `EPHEMERAL`: a runner runs one job, which Ostler chooses. Its Pod is replaced afterwards.
+    - `PERSISTENT`: a runner runs one job after the other, which GitHub chooses, until Ostler removes the runner.
+    """
+
+    EPHEMERAL = "ephemeral"
+    PERSISTENT = "persistent"
 
 
 def pod_name(workload: Workload, *, pool: str, suffix: str) -> str:

@@ -89,6 +89,11 @@ class Scope:
         return f"/{self}" if self.repository_id is None else f"/repositories/{self.repository_id}"
 
     @property
+    def web_path(self) -> str:
+        """Return the path of the organisation or repository in a browser, such as `acme/app`."""
+        return self.login if self.repository_name is None else f"{self.login}/{self.repository_name}"
+
+    @property
     def certain(self) -> bool:
         """Return whether a call with the scope's path can reach only the owner that the scope was made for.
 

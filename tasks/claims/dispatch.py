@@ -1,4 +1,7 @@
-"""`ostler.dispatch(pool_id)`: the matcher. It pairs queued jobs with offered Pods, and starts each claim's steps."""
+"""`ostler.dispatch(pool_id)`: the matcher. It pairs queued jobs with offered Pods, and starts each claim's steps.
+
+In a persistent pool, each offered Pod gets a registration claim instead, because GitHub gives its runners the jobs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from celery import chain
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from models.claims import matching, runner_failures
+from models.claims import matching, registrations, runner_failures
 from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
 from models.db.engine import is_locked
 from models.pools import pools
@@ -47,7 +50,8 @@ class Matched:
 
     `made`: the new claims. `to_spares`: number of jobs that were given to spares. `again`: True if an immediate further
     run might match more jobs. `skipped`: True if another session had locked rows that this run needed. `short`: True if
-    jobs were left without Pods and the autoscaler might add Pods to this pool.
+    jobs were left without Pods and the autoscaler might add Pods to this pool. `registrations`: the ids of the new
+    registration claims.
     """
 
     made: Sequence[matching.Made]
@@ -55,11 +59,12 @@ class Matched:
     again: bool
     skipped: bool = False
     short: bool = False
+    registrations: Sequence[int] = ()
 
     @property
     def claims(self) -> tuple[int, ...]:
         """Return the ids of the new claims."""
-        return tuple(made.claim_id for made in self.made)
+        return (*(made.claim_id for made in self.made), *self.registrations)
 
 
 @task(task_names.DISPATCH, policy=DISPATCH)
@@ -92,10 +97,12 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
             rt.waker.wake(pool_id, after=BUSY_PAUSE)
             return
         start_chains(matched.claims, chain_no=1)
-        if matched.claims or matched.to_spares:
+        if matched.made or matched.to_spares:
             log.info(
                 "dispatch.jobs_matched", claims_created=len(matched.made), jobs_assigned_to_spares=matched.to_spares
             )
+        if matched.registrations:
+            log.info("dispatch.registrations_begun", claims_created=len(matched.registrations))
         for made in matched.made:
             log.info("claim.created", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
         if matched.short:
@@ -119,7 +126,12 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
     def body(db: Connection) -> Matched:
         pool = matching.lock_pool(db, pool_id)
         clear_wake(rt, pool_id)
-        return Matched((), 0, again=False) if pool is None else match(rt, db, pool, now=now)
+        if pool is None:
+            return Matched((), 0, again=False)
+        if pool.registers_in is not None:
+            made = registrations.insert_for_offers(db, pool, due_after=rt.timings.due_after, now=now)
+            return Matched((), 0, again=len(made) == registrations.MOST, registrations=made)
+        return match(rt, db, pool, now=now)
 
     return rt.transaction(body)
 

@@ -42,6 +42,7 @@ from rules.claims.runner_names import make_runner_name, random_suffix
 from rules.routing.holds import HoldReason
 from rules.routing.runner_groups import DEFAULT
 from rules.routing.scopes import Scope
+from tasks.claims import registration
 from tasks.claims.release import send_release
 from tasks.routing.runner_groups import Refused, group_of
 from tasks.worker.app import VISIBILITY_TIMEOUT
@@ -95,6 +96,9 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid, runner=work.runner_name)
     installation_id = work.installation_id
+    if work.registers:
+        registration.request_token(rt, work)
+        return
     if installation_id is None:
         refuse(rt, work, work.attempt_id, reason="no installation of the App is known for its account")
         return

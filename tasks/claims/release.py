@@ -44,6 +44,9 @@ from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
+BUSY_AGAIN = 60.0
+"""Seconds until GitHub is asked again to remove a persistent runner that executes a job."""
+
 _WARMTH = {
     StampOutcome.DONE: Warmth.WARM,
     StampOutcome.POD_GONE: Warmth.GONE,
@@ -100,7 +103,13 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Set the claim to `executing`, because GitHub answered that the claim's runner is busy.
 
     If the claim was never delivered, the claim stays `releasing`, and its release is retried after `SELDOM` seconds.
+    The claim of a persistent runner also stays `releasing`. GitHub is asked again every `BUSY_AGAIN` seconds, however
+    long the runner is busy, and its Pod stays (law L3).
     """
+    if work.persistent:
+        log.info("release.waits_for_busy_runner")
+        postpone(rt, work, "GitHub says that the runner is busy", after=BUSY_AGAIN)
+        return
     refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
     log.info("release.stopped_because_runner_is_busy")
     if not refused:

@@ -26,6 +26,7 @@ from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from rules.pools.pool_plan import Why
 from tasks.claims.budget_wakes import wake_after_pods
+from tasks.claims.release import send_release
 from tasks.claims.retire import send_retire
 from tasks.pools.create_pods import RESERVE, create_pods
 from tasks.pools.deadlines import limit_jobs
@@ -57,6 +58,9 @@ def act(rt: Runtime, planned: Planned) -> None:
     for claim_id, why in committed.retired.items():
         telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
         send_retire(rt, claim_id)
+    for claim_id, why in committed.unregistering.items():
+        telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
+        send_release(rt, claim_id)
     for trouble in committed.failed_starts:
         telemetry.FAILED_STARTS.labels(trouble).inc()
     if committed.create:
@@ -68,7 +72,8 @@ def record_events(rt: Runtime, planned: Planned) -> None:
     """Publish Events of the pool: how many Pods are retired and why, and how many starts failed in a row."""
     row, starts = planned.pool_row, planned.plan.starts
     pool = pool_of(namespace=row.namespace, name=row.name, uid=row.uid)
-    for why, many in sorted(Counter(planned.committed.retired.values()).items()):
+    every = [*planned.committed.retired.values(), *planned.committed.unregistering.values()]
+    for why, many in sorted(Counter(every).items()):
         rt.events.record(
             pool, "Normal", "Draining" if why is Why.DRAINED else "Retired", f"{_pods(many)} retired, reason: {why}"
         )

@@ -29,6 +29,8 @@ def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
         workload=str(pool.workload),
         volume_reclaim=None if pool.volumes is None else str(pool.volumes.reclaim),
         volume_shape=None if pool.volumes is None else volume_shape(pool.volumes),
+        registers_in=None if pool.registers_in is None else str(pool.registers_in),
+        max_runner_age=pool.max_runner_age,
         vcpu=pool.charged_millicores,
         memory=pool.charged_mib,
         replicas=pool.replicas,

@@ -22,10 +22,10 @@ from models.tables import pod_facts
 from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.upstreams import Upstream
-from rules.claims.machines import Purpose
+from rules.claims.machines import RUNNERS, Purpose
 from rules.pools import pool_plan
 from rules.pools.pod_security import is_refusal
-from rules.pools.pod_states import PodState, StateFacts, state_of
+from rules.pools.pod_states import PodState, Registration, StateFacts, state_of
 from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, rolls
 from rules.pools.starts import recovered
 from rules.pools.volumes import NO_VOLUMES, VolumePlan
@@ -147,6 +147,7 @@ def make_plan(
         max_concurrent=pool.max_concurrent,
         starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
         retired=pool_plans.retired_in_tick(pool, now=now),
+        max_runner_age=pool.max_runner_age,
         web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
     )
     made = pool_plan.plan(given, pods, most=most, now=now)
@@ -168,12 +169,13 @@ def observed_pod(
         StateFacts(
             terminal=row.terminal_at is not None,
             retiring=row.claim_purpose == Purpose.RETIRE,
-            claimed=row.claim_purpose == Purpose.JOB,
+            claimed=row.claim_purpose in RUNNERS,
             delivered=row.claim_delivered,
             ever_delivered=row.ever_delivered,
             may_hold_jit=judge(row.recorded, pod).busy,
             ever_polled=row.first_polled_at is not None or row.offered,
             heard=heard,
+            registration=registration_of(row, pod),
         )
     )
     made = row.created_at if pod is None else max(row.created_at, pod.created_at)
@@ -192,7 +194,18 @@ def observed_pod(
         waiting=None if pod is None else pod.waiting_reason,
         poller_exit_code=None if pod is None else pod.poller_exit_code,
         runner_exit_code=None if pod is None else pod.runner_exit_code,
+        marked=row.claim_purpose == Purpose.REGISTER and row.claim_delivered and row.releasing,
+        registered_at=row.online_at,
     )
+
+
+def registration_of(row: PodRow, pod: PodSeen | None) -> Registration | None:
+    """Return the state of a Pod's registration, or None without a registration claim that was delivered."""
+    if row.claim_purpose != Purpose.REGISTER or not row.claim_delivered:
+        return None
+    if row.releasing or row.executes or (pod is not None and pod.runner_ready):
+        return Registration.BUSY
+    return Registration.BEGUN if row.online_at is None else Registration.IDLE
 
 
 def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:

@@ -48,6 +48,7 @@ MODULES = (
     "tasks.sweeps.finished_jobs",
     "tasks.sweeps.gone_nodes",
     "tasks.sweeps.orphaned_runners",
+    "tasks.sweeps.persistent_runners",
     "tasks.sweeps.orphaned_service_accounts",
     "tasks.sweeps.unidentified_executions",
     "tasks.sweeps.gates",

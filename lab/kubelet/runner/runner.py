@@ -1,5 +1,7 @@
 """The runner of the lab's GitHub as a process: one session, at most one job, then exit.
 
+A runner that config.sh registered (`config.py`) runs one job after the other until GitHub deletes it.
+
 It uses the protocol `/_runner/…` at LAB_GITHUB_URL. It runs the job-started hook (ACTIONS_RUNNER_HOOK_JOB_STARTED)
 before it reports `started`. It writes its events to its output, one JSON object per line. It imports the standard
 library only: it starts once per Pod, so its imports are most of the cost of a Pod.
@@ -93,6 +95,7 @@ def run(github: GitHub, jit_config: str) -> int:
     final and does not restart the runner.
     """
     config = {"jit_config": jit_config, "version": os.environ.get("LAB_RUNNER_VERSION", "")}
+    persistent = jit_config == credential()
     update = os.environ.get("LAB_RUNNER_UPDATE_SECONDS")
     if update is not None:
         status, session = github.ask("POST", "", {**config, "updates": True})
@@ -108,17 +111,36 @@ def run(github: GitHub, jit_config: str) -> int:
     say("runner_started", runner_name=session["runner_name"])
     path = f"/{session['session']}"
     while True:
-        status, job = github.ask("GET", f"{path}/message?wait={HOLD_SECONDS}", seconds=HOLD_SECONDS + 10)
-        if status == http.client.NOT_FOUND:
-            return 0  # the registration was deleted
-        if status == http.client.OK:
-            break
-        if status in range(400, 500):
+        job = next_job(github, path)
+        if job is None:
             return 0
-    conclusion = do_job(github, path, job)
-    say("job_finished", job=job["job_id"], conclusion=conclusion)
-    github.ask("DELETE", path)
-    return 0
+        conclusion = do_job(github, path, job)
+        say("job_finished", job=job["job_id"], conclusion=conclusion)
+        hook = os.environ.get("ACTIONS_RUNNER_HOOK_JOB_COMPLETED")
+        if hook:
+            subprocess.run([hook], check=True)
+        if not persistent:
+            github.ask("DELETE", path)
+            return 0
+
+
+def next_job(github: GitHub, path: str) -> "dict[str, Any] | None":
+    """Wait for a job and return it. Return None if the session is over, or the registration was deleted."""
+    while True:
+        status, job = github.ask("GET", f"{path}/message?wait={HOLD_SECONDS}", seconds=HOLD_SECONDS + 10)
+        if status == http.client.OK:
+            return dict(job)
+        if status in range(400, 500):
+            return None
+
+
+def credential() -> str:
+    """Return the credential that config.sh left beside this script, or an empty string."""
+    try:
+        with open(f"{__file__.rpartition('/')[0]}/.credentials") as file:  # noqa: PTH123 - pathlib is slow to import
+            return str(json.load(file)["credential"])
+    except FileNotFoundError:
+        return ""
 
 
 def do_job(github: GitHub, path: str, job: dict[str, Any]) -> str:
@@ -175,8 +197,9 @@ def main(arguments: list[str]) -> int:
     """Read the input as actions/runner does and run one job.
 
     It accepts no arguments. ACTIONS_RUNNER_INPUT_JITCONFIG has the JIT config and is removed from the environment.
+    Without this variable, the runner that config.sh registered is started.
     """
-    config = os.environ.pop("ACTIONS_RUNNER_INPUT_JITCONFIG", "")
+    config = os.environ.pop("ACTIONS_RUNNER_INPUT_JITCONFIG", "") or credential()
     if arguments or not config:
         sys.stderr.write("usage: ACTIONS_RUNNER_INPUT_JITCONFIG=CONFIG run.sh\n")
         return 1

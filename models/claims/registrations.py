@@ -1,0 +1,173 @@
+"""Registration claims: each gives a Pod of a persistent pool its runner, and lives as long as the runner.
+
+The matcher inserts these claims for offered Pods. No job and no budget is involved, because GitHub gives a persistent
+runner its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from models.claims.matching import WHO, PoolShape, lock_pods
+from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
+from models.db.engine import record_point
+from models.db.sql import text
+from models.tables import claim_inserts
+from rules.claims.machines import allowed
+from rules.claims.registrations import slots
+from rules.sweeps.runner_checks import ListedRunner
+
+MOST = 20
+"""Maximum number of registration claims that one run of the matcher inserts for a pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Account, installation and repository that a pool's runners are registered with.
+
+    `repository_id` is None if the runners are registered in an organisation.
+    """
+
+    account_id: int
+    installation_id: int
+    repository_id: int | None
+
+
+def home_of(db: Connection, scope: str) -> Home | None:
+    """Return the home of the runners of `scope`, or None if no delivery of a webhook has named it yet.
+
+    `scope` is `orgs/<login>` or `repos/<login>/<name>`. The home is also None if the App is not installed there any
+    more.
+    """
+    kind, login, *_ = scope.split("/")
+    row = db.execute(
+        text("""
+            SELECT a.id AS account_id, i.id AS installation_id,
+                   (SELECT j.repository_id FROM jobs j
+                    WHERE j.account_id = a.id AND lower(j.repository) = lower(:repository)
+                      AND j.repository_id IS NOT NULL
+                    ORDER BY j.id DESC LIMIT 1) AS repository_id
+            FROM accounts a JOIN installations i ON i.account_id = a.id AND i.left_at IS NULL
+            WHERE lower(a.login) = lower(:login) ORDER BY i.event_at DESC NULLS LAST, i.id DESC LIMIT 1
+        """),
+        {"login": login, "repository": scope.removeprefix("repos/")},
+    ).one_or_none()
+    if row is None or (kind == "repos" and row.repository_id is None):
+        return None
+    return Home(row.account_id, row.installation_id, row.repository_id if kind == "repos" else None)
+
+
+def scopes_without_home(db: Connection) -> list[str]:
+    """Return the scopes of persistent pools whose owner has no installation that Ostler knows."""
+    rows = db.execute(
+        text("SELECT DISTINCT registers_in FROM pools WHERE registers_in IS NOT NULL AND deleted_at IS NULL")
+    )
+    return [
+        scope
+        for scope in rows.scalars().all()
+        if not db.execute(
+            text("""
+                SELECT 1 FROM accounts a JOIN installations i ON i.account_id = a.id AND i.left_at IS NULL
+                WHERE lower(a.login) = lower(:login) LIMIT 1
+            """),
+            {"login": scope.split("/")[1]},
+        ).one_or_none()
+    ]
+
+
+def insert_for_offers(db: Connection, pool: PoolShape, *, due_after: float, now: datetime) -> list[int]:
+    """Insert registration claims for offered Pods of a persistent pool, and return the ids of the claims.
+
+    The caller holds the lock of the pool. After failed registrations, fewer or no claims are inserted
+    (`rules.claims.registrations`).
+    """
+    if pool.registers_in is None or (home := home_of(db, pool.registers_in)) is None:
+        return []
+    found = db.execute(
+        text("""
+            SELECT count(*) FILTER (WHERE ended_at IS NULL) AS open,
+                   count(*) FILTER (WHERE ended_at IS NOT NULL AND latest.id > coalesce(good.id, 0)) AS failures,
+                   max(ended_at) FILTER (WHERE latest.id > coalesce(good.id, 0)) AS failed_at
+            FROM (SELECT id, ended_at, delivered_at FROM claims WHERE pool_id = :id AND purpose = 'register'
+                  AND delivered_at IS NULL ORDER BY id DESC LIMIT 100) latest
+            CROSS JOIN (SELECT max(id) AS id FROM claims WHERE pool_id = :id AND purpose = 'register'
+                        AND delivered_at IS NOT NULL) good
+        """),
+        {"id": pool.id},
+    ).one()
+    most = min(MOST, slots(failures=found.failures, failed_at=found.failed_at, open_claims=found.open, now=now))
+    pods = lock_pods(db, pool, limit=most, now=now) if most else []
+    if not pods:
+        return []
+    made = claim_inserts.insert_registrations(
+        db,
+        [(pod.id, pod.uid) for pod in pods],
+        pool_id=pool.id,
+        account_id=home.account_id,
+        installation_id=home.installation_id,
+        scope=pool.registers_in,
+        repository_id=home.repository_id,
+        due=now + timedelta(seconds=due_after),
+        now=now,
+        who=WHO,
+    )
+    record_point(db, "claim", machine=allowed("claim").machine, rows=len(made))
+    return list(made)
+
+
+def registered(db: Connection) -> Sequence[Row[Any]]:
+    """Return the delivered registration claims that are not being released, in random order (law L14)."""
+    return db.execute(
+        text(f"""
+            SELECT c.id, c.pod_uid, c.pool_id, c.runner_name, {INSTALLATION_NOW} AS installation_id,
+                   {SCOPE_NOW} AS scope, c.delivered_at, c.online_at, c.runner_absent_at, c.runner_seen,
+                   c.runner_seen_at
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+            WHERE c.ended_at IS NULL AND c.purpose = 'register' AND c.state = 'delivered'
+              AND p.terminal_at IS NULL AND p.gone_at IS NULL
+            ORDER BY random() LIMIT 1000
+        """)
+    ).all()
+
+
+def record_seen(
+    db: Connection, claim_id: int, *, runner: ListedRunner | None, seen: str, at: datetime, now: datetime
+) -> None:
+    """Record how GitHub showed the runner of a claim in a list that began at `at`.
+
+    The registration token is erased when GitHub shows the runner, because the runner does not need it any more. The
+    time of the last change is kept while the runner is offline. A claim that another session has locked is skipped.
+    """
+    db.execute(
+        text("""
+            UPDATE claims SET runner_id = coalesce(:runner_id, runner_id),
+                   online_at = CASE WHEN :online THEN coalesce(online_at, CAST(:now AS timestamptz)) ELSE online_at END,
+                   jit = CASE WHEN CAST(:runner_id AS bigint) IS NULL THEN jit END,
+                   runner_absent_at = CASE WHEN CAST(:runner_id AS bigint) IS NULL
+                                           THEN coalesce(runner_absent_at, CAST(:at AS timestamptz)) END,
+                   runner_seen_at = CASE WHEN runner_seen = :seen THEN runner_seen_at ELSE CAST(:at AS timestamptz) END,
+                   runner_seen = :seen
+            WHERE id IN (SELECT id FROM claims WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {
+            "id": claim_id,
+            "runner_id": None if runner is None else runner.id,
+            "online": runner is not None and runner.online,
+            "seen": seen,
+            "at": at,
+            "now": now,
+        },
+    )
+    if runner is not None:
+        db.execute(
+            text("""
+                UPDATE mint_attempts SET runner_id = :runner_id
+                WHERE claim_id = :id AND runner_name = :name AND runner_id IS DISTINCT FROM CAST(:runner_id AS bigint)
+            """),
+            {"id": claim_id, "runner_id": runner.id, "name": runner.name},
+        )

@@ -1,0 +1,91 @@
+"""Rules of persistent runners: the brake after failed registrations, and the judgement on a registered runner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+FIRST_WAIT = timedelta(seconds=10)
+LONGEST_WAIT = timedelta(minutes=10)
+"""Time between two registrations of a pool whose registrations fail. It doubles from `FIRST_WAIT` to this time."""
+
+REGISTERS_WITHIN = 600.0
+"""Default number of seconds after the delivery of a registration token within which the runner must be online."""
+
+OFFLINE_FOR = 600.0
+"""Default number of seconds after which an offline runner is removed and its Pod is replaced."""
+
+
+def slots(*, failures: int, failed_at: datetime | None, open_claims: int, now: datetime) -> int:
+    """Return how many registrations of a pool may begin now.
+
+    `failures` is the number of registrations in a row whose token was never delivered, and `failed_at` the end of the
+    last one. `open_claims` is the number of registrations that wait for their token. After a failure, one registration
+    at a time tests whether GitHub accepts registrations again.
+    """
+    if not failures:
+        return MANY
+    wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 10))
+    if open_claims or (failed_at is not None and now - failed_at < wait):
+        return 0
+    return 1
+
+
+MANY = 1000
+
+
+def describe_registration(*, url: str, token: str, name: str, labels: Sequence[str], group: str | None) -> str:
+    """Return what a Pod needs to register its runner, as lines `key=value` for `poller/register.sh`.
+
+    `url` is the address of the organisation or repository in a browser. Without `group`, the runner joins the default
+    group. The caller has checked that no value contains a line break. The text contains the token, so it is a secret.
+    """
+    values = {"url": url, "token": token, "name": name, "labels": ",".join(labels), "group": group or ""}
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+class Shown(StrEnum):
+    """How GitHub shows a runner."""
+
+    ONLINE = "online"
+    BUSY = "busy"
+    OFFLINE = "offline"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Registered:
+    """A persistent runner whose registration token was delivered.
+
+    `absent_before` is True if an earlier list, at least a minute older, did not show the runner either. Times are in
+    seconds: since the delivery, and since the runner was first shown as offline without a break.
+    """
+
+    shown: Shown
+    ever_online: bool
+    absent_before: bool = False
+    delivered_for: float = 0.0
+    offline_for: float = 0.0
+
+
+def why_remove(
+    runner: Registered, *, registers_within: float = REGISTERS_WITHIN, offline_for: float = OFFLINE_FOR
+) -> str | None:
+    """Return why a persistent runner must be removed and its Pod replaced, or None if it must stay.
+
+    The release of the claim asks GitHub to delete the runner first. It stops if GitHub refuses because the runner
+    executes a job.
+    """
+    if runner.shown in {Shown.ONLINE, Shown.BUSY}:
+        return None
+    if not runner.ever_online:
+        if runner.delivered_for < registers_within:
+            return None
+        return f"its runner did not come online within {registers_within:.0f} s"
+    if runner.shown is Shown.ABSENT:
+        return "GitHub does not know its runner any more" if runner.absent_before else None
+    if runner.offline_for < offline_for:
+        return None
+    return f"its runner was offline for {offline_for:.0f} s"

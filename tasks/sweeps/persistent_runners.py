@@ -1,0 +1,164 @@
+"""`ostler.persistent_runners`: records how GitHub shows persistent runners, and replaces runners that are not usable.
+
+A runner is replaced if it did not come online in time, if it was offline for long, or if GitHub does not know it any
+more. The release of its claim first asks GitHub to delete the runner, and waits while the runner executes a job (law
+L3).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row
+
+from models.claims import registrations, releases
+from models.routing import accounts
+from models.sweeps.repairs import Case
+from ostler.clock import utcnow
+from ostler.errors import UpstreamError
+from ostler.task_names import PERSISTENT_RUNNERS
+from rules.claims.registrations import Registered, Shown, why_remove
+from rules.routing.scopes import Scope
+from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.runner_checks import ListedRunner, RunnerList
+from tasks.claims.release import send_release
+from tasks.sweeps.frame import sweep
+from tasks.sweeps.pace import LONGEST, UNAVAILABLE
+from tasks.sweeps.runner_lists import runners_of
+from tasks.sweeps.tick import Tick
+from tasks.worker.base import SWEEP_ROW, calls, remaining
+
+
+@sweep(PERSISTENT_RUNNERS, longest=LONGEST)
+def persistent_runners(tick: Tick) -> None:
+    """Check each scope with persistent runners once, in a random order.
+
+    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (law L14).
+    """
+    if not tick.dry:
+        tick.part("installations", lambda: find_installations(tick))
+    by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
+    for row in tick.read(registrations.registered):
+        by_scope[row.installation_id, row.scope].append(row)
+    scopes = list(by_scope.items())
+    random.shuffle(scopes)
+    unavailable: set[int] = set()
+    for (installation_id, scope), claims in scopes:
+        if not tick.goes_on():
+            return
+        if installation_id not in unavailable and not check_scope(tick, installation_id, scope, claims):
+            unavailable.add(installation_id)
+        if not tick.page():
+            return
+
+
+def find_installations(tick: Tick) -> None:
+    """Ask GitHub for the installations of owners that no webhook has named yet, so that their pools can register.
+
+    GitHub is asked only if a persistent pool needs the answer.
+    """
+    rt = tick.rt
+    logins = {scope.split("/")[1].lower() for scope in tick.read(registrations.scopes_without_home)}
+    if not logins:
+        return
+    for each in rt.github.list_installations(deadline_seconds=remaining()):
+        if each.login.lower() not in logins or each.suspended:
+            continue
+        seen = rt.github.get_installation(installation_id=each.id, deadline_seconds=remaining())
+        account = accounts.NewAccount(id=seen.account_id, login=seen.login, installation_id=each.id)
+        rt.transaction(
+            accounts.ensure_accounts,
+            [account],
+            budget=accounts.default_budget(rt.settings),
+            access=accounts.access_of_new(rt.settings),
+            now=utcnow(),
+        )
+
+
+def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
+    """Check the runners of one scope. Return False if GitHub would not answer for the installation."""
+    try:
+        seen = runners_of(tick, installation_id=installation_id, scope=scope)
+    except UpstreamError as error:
+        tick.skipped(error, scope=scope)
+        return not isinstance(error, UNAVAILABLE)
+    tick.listed(len(seen.runners))
+    for claim in claims:
+        if not tick.goes_on():
+            break
+        failed = tick.attempt(lambda claim: check(tick, claim, seen), claim, row=claim.id)
+        if isinstance(failed, UNAVAILABLE):
+            return False
+    return True
+
+
+def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
+    """Record how GitHub shows one runner, and release its claim if the runner must be replaced."""
+    runner, at = seen.runners.get(claim.runner_name), seen.taken_at
+    if claim.online_at is None and (runner is None or not runner.online):
+        # The list might be older than the registration, and a new runner must not wait for the next list.
+        runner, at = look_up(tick, claim), utcnow()
+    if claim.online_at is not None and at <= claim.online_at:
+        return  # the list is older than the last look-up
+    shown = shown_of(runner)
+    if not tick.dry:
+        tick.rt.transaction(registrations.record_seen, claim.id, runner=runner, seen=shown, at=at, now=utcnow())
+    same = claim.runner_seen == shown and claim.runner_seen_at is not None
+    why = why_remove(
+        Registered(
+            shown=shown,
+            ever_online=claim.online_at is not None,
+            absent_before=seen.is_second_check(claim.runner_absent_at),
+            delivered_for=(at - claim.delivered_at).total_seconds(),
+            offline_for=(at - claim.runner_seen_at).total_seconds() if same else 0.0,
+        ),
+        registers_within=tick.rt.timings.registers_within,
+        offline_for=tick.rt.timings.offline_runner_after,
+    )
+    if why is not None:
+        remove(tick, claim, why)
+
+
+def look_up(tick: Tick, claim: Row[Any]) -> ListedRunner | None:
+    """Return the runner of a claim by its name, or None if GitHub has no such runner."""
+    found = tick.rt.github.find_runner(
+        installation_id=claim.installation_id,
+        scope=Scope.parse(claim.scope),
+        name=claim.runner_name,
+        policy=calls(SWEEP_ROW),
+    )
+    return None if found is None else ListedRunner(found.id, found.name, online=found.online, busy=found.busy)
+
+
+def shown_of(runner: ListedRunner | None) -> Shown:
+    """Return how GitHub shows a runner. A busy runner counts as busy even if it is offline."""
+    if runner is None:
+        return Shown.ABSENT
+    if runner.busy:
+        return Shown.BUSY
+    return Shown.ONLINE if runner.online else Shown.OFFLINE
+
+
+def remove(tick: Tick, claim: Row[Any], why: str) -> None:
+    """Release the claim of a runner as one repair of the sweep. The Pod is then replaced."""
+    case = Case(
+        what="release",
+        why=why,
+        claim_id=claim.id,
+        pod_uid=claim.pod_uid,
+        runner_name=claim.runner_name,
+        before="delivered",
+        after="releasing",
+        expects=Expect.CLAIM_MOVED,
+        kills=True,
+        witnesses=(Witness(Source.GITHUB, why),),
+        proof="the release deregisters the runner first and stops if GitHub refuses",
+    )
+    begun = tick.repair(
+        case, lambda db: releases.request_release(db, claim.id, reason=why, now=utcnow(), who=tick.rt.who)
+    )
+    if begun:
+        send_release(tick.rt, claim.id)
