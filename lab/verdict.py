@@ -58,7 +58,7 @@ def judge(
     """
     github = _GitHub(github_log)
     broken = frozenset(expected_failures)
-    problems = [*github.problems(broken), *_Kubelet(kubelet_log, github.started, github.ended).problems(broken)]
+    problems = [*github.problems(broken), *_Kubelet(kubelet_log, github).problems(broken)]
     leftover = tuple(sorted(github.registered))
     if leftover and not allow_leftover_runners:
         problems.append(f"{len(leftover)} runners are still registered: {_some(leftover)}")
@@ -79,7 +79,7 @@ def judge(
 
 def jobs_in_progress(kubelet_log: Log) -> Mapping[str, int]:
     """Return the job that each Pod began and has not ended, by the Pod's UID."""
-    return _Kubelet(kubelet_log, {}, {}).unfinished
+    return _Kubelet(kubelet_log, _GitHub(())).unfinished
 
 
 def ended_unseen(github_log: Log, kubelet_log: Log) -> frozenset[str]:
@@ -89,7 +89,7 @@ def ended_unseen(github_log: Log, kubelet_log: Log) -> frozenset[str]:
     lost, among them the end of its job.
     """
     github = _GitHub(github_log)
-    return frozenset(_Kubelet(kubelet_log, github.started, github.ended).ended_unseen)
+    return frozenset(_Kubelet(kubelet_log, github).ended_unseen)
 
 
 class _GitHub:
@@ -180,16 +180,18 @@ class _Kubelet:
     """Events of the kubelet's log, grouped by runner, job and Pod UID.
 
     A runner can ask to begin a job and be refused, or its Pod can end before GitHub receives the request. Such a Pod
-    did not execute the job. `started`, GitHub's record of the runners that started each job, has no entry for it.
+    did not execute the job. `started`, GitHub's record of the runners that started each job, has no entry for it. Only
+    the Pod of a persistent runner may execute several jobs.
 
     The node can lose the end of a runner. The event `end_not_seen` proves that nobody had asked containerd to stop the
     runner, but not that the job was over. `ended`, GitHub's record of the conclusions of each job, proves this: only
     the runner reports `success`, and a job whose Pod died is a `failure`.
     """
 
-    def __init__(self, log: Log, started: Mapping[int, list[str]], ended: Mapping[int, list[str]]) -> None:
-        self._started = started
-        self._ended = ended
+    def __init__(self, log: Log, github: _GitHub) -> None:
+        self._started: Mapping[int, list[str]] = github.started
+        self._ended: Mapping[int, list[str]] = github.ended
+        self._persistent = github.persistent
         self._runners: defaultdict[str, set[str]] = defaultdict(set)
         self.pods_of_runner: defaultdict[str, set[str]] = defaultdict(set)
         self.pods_of_job: defaultdict[int, list[str]] = defaultdict(list)
@@ -223,7 +225,7 @@ class _Kubelet:
             if len(uids) > 1:
                 yield f"job {job} was executed by Pods {len(uids)} times: {self._pods(uids)}"
         for uid, count in Counter(uid for uids in self.pods_of_job.values() for uid in set(uids)).items():
-            if count > 1:
+            if count > 1 and not self._runners[uid] & self._persistent:
                 yield f"Pod {self.names[uid]} executed {count} jobs"
 
     def _pods(self, uids: Iterable[str]) -> str:

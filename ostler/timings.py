@@ -322,7 +322,7 @@ class Timings(BaseModel):
         default=600,
         ge=0,
         description=(
-            "Time for which GitHub must show a persistent runner as offline before the sweep "
+            "How long GitHub must show a persistent runner as offline before the sweep "
             "`persistent_runners` replaces its Pod, in seconds. With larger values, runners survive longer "
             "interruptions of their network"
         ),

@@ -48,6 +48,21 @@ class WaitsFor(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RegisteredRunners:
+    """The persistent runners of a pool.
+
+    `scope` is the organisation or repository that the runners are registered in. `online` is the number of runners that
+    GitHub showed as online, and `busy` the number of runners that execute a job. `failure` says why the last
+    registration failed, or is None if a later one succeeded.
+    """
+
+    scope: str
+    online: int
+    busy: int
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolFacts:
     """The pool of a job.
 
@@ -87,6 +102,8 @@ class PoolFacts:
 
     While the gate is closed, the autoscaler adds no Pod.
     """
+    runners: RegisteredRunners | None = None
+    """The runners of a persistent pool, or None if the pool's runners run one job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +322,18 @@ def _claimed(job: JobFacts) -> Explanation:
     return Explanation(*found)
 
 
+def _queued_at_github(pool: PoolFacts, runners: RegisteredRunners) -> Explanation:
+    """Return the explanation of a job that GitHub must give to a persistent runner."""
+    many = f"{runners.online} of {pool.replicas} runners are online, and {runners.busy} of them run a job"
+    failure = "" if runners.failure is None else f" The last registration failed: {runners.failure}."
+    return Explanation(
+        WaitsFor.GITHUB,
+        f"The runners of pool {pool.name} are persistent, so GitHub chooses a runner for the job: {many}.{failure}",
+        f"Raise replicas of the pool. If runners are idle, check that {runners.scope} and the pool's runnerGroup admit "
+        "the repository of the job.",
+    )
+
+
 def _queued(job: JobFacts) -> Explanation:
     pool = job.pool
     if pool is None or pool.deleted or pool.draining:
@@ -318,6 +347,8 @@ def _queued(job: JobFacts) -> Explanation:
                 "is routed soon."
             ),
         )
+    if pool.runners is not None:
+        return _queued_at_github(pool, pool.runners)
     place = _place(job.ahead)
     brake = pool.brake
     if brake is not None and brake.account_id in {None, job.account_id}:

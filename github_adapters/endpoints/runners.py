@@ -97,9 +97,9 @@ class Runners:
     def registration_token(
         self, *, installation_id: int, scope: Scope, deadline_seconds: float | None = None
     ) -> Secret:
-        """Return a token with which runners can be registered in a scope. GitHub accepts it for an hour.
+        """Return a registration token of a scope. For an hour, it allows anyone to register runners in the scope.
 
-        Raises `Forbidden` or `Gone` if the App may not register runners in the scope.
+        Raises `Forbidden` or `Gone` if the App lacks the permission.
         """
         answer = self._session.call(
             installation_id=installation_id,

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
-from models.claims import pod_ends, runner_failures
+from models.claims import pod_ends, registrations, runner_failures
 from models.claims.matching import WEB_ALIVE
 from models.db import epochs
 from models.db.sql import text
@@ -218,6 +218,7 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         without_surge=starts.without_surge,
         create_after=starts.create_after if starts.waits(now) else None,
         brake=None if brake is None else brake.seen_by(accounts),
+        runners=registrations.runners_of_pool(db, row.id),
         cluster_gate=next((each.why or "its calls fail" for each in gates.shut(db, Upstream.KUBERNETES)), None),
     )
 

@@ -20,7 +20,7 @@ from models.db.sql import text
 from models.tables import claim_inserts
 from rules.claims.machines import allowed
 from rules.claims.registrations import slots
-from rules.sweeps.runner_checks import ListedRunner
+from rules.waiting import RegisteredRunners
 
 MOST = 20
 """Maximum number of registration claims that one run of the matcher inserts for a pool."""
@@ -120,6 +120,30 @@ def insert_for_offers(db: Connection, pool: PoolShape, *, due_after: float, now:
     return list(made)
 
 
+def runners_of_pool(db: Connection, pool_id: int) -> RegisteredRunners | None:
+    """Return the persistent runners of a pool, or None if the pool's runners run one job."""
+    row = db.execute(
+        text("""
+            SELECT p.registers_in,
+                   count(c.id) FILTER (WHERE c.online_at IS NOT NULL) AS online,
+                   count(c.id) FILTER (WHERE EXISTS (
+                       SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)) AS busy,
+                   (SELECT CASE WHEN l.delivered_at IS NULL AND l.release_reason IS NOT NULL THEN l.release_reason END
+                    FROM claims l WHERE l.pool_id = p.id AND l.purpose = 'register' ORDER BY l.id DESC LIMIT 1)
+                   AS failure
+            FROM pools p LEFT JOIN claims c ON c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'register'
+            WHERE p.id = :id AND p.registers_in IS NOT NULL GROUP BY p.id
+        """),
+        {"id": pool_id},
+    ).one_or_none()
+    if row is None:
+        return None
+    failure = row.failure
+    if home_of(db, row.registers_in) is None:
+        failure = f"the App is not installed in {row.registers_in}, or Ostler does not know the installation yet"
+    return RegisteredRunners(scope=row.registers_in, online=row.online, busy=row.busy, failure=failure)
+
+
 def registered(db: Connection) -> Sequence[Row[Any]]:
     """Return the delivered registration claims that are not being released, in random order (law L14)."""
     return db.execute(
@@ -133,41 +157,3 @@ def registered(db: Connection) -> Sequence[Row[Any]]:
             ORDER BY random() LIMIT 1000
         """)
     ).all()
-
-
-def record_seen(
-    db: Connection, claim_id: int, *, runner: ListedRunner | None, seen: str, at: datetime, now: datetime
-) -> None:
-    """Record how GitHub showed the runner of a claim in a list that began at `at`.
-
-    The registration token is erased when GitHub shows the runner, because the runner does not need it any more. The
-    time of the last change is kept while the runner is offline. A claim that another session has locked is skipped.
-    """
-    db.execute(
-        text("""
-            UPDATE claims SET runner_id = coalesce(:runner_id, runner_id),
-                   online_at = CASE WHEN :online THEN coalesce(online_at, CAST(:now AS timestamptz)) ELSE online_at END,
-                   jit = CASE WHEN CAST(:runner_id AS bigint) IS NULL THEN jit END,
-                   runner_absent_at = CASE WHEN CAST(:runner_id AS bigint) IS NULL
-                                           THEN coalesce(runner_absent_at, CAST(:at AS timestamptz)) END,
-                   runner_seen_at = CASE WHEN runner_seen = :seen THEN runner_seen_at ELSE CAST(:at AS timestamptz) END,
-                   runner_seen = :seen
-            WHERE id IN (SELECT id FROM claims WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {
-            "id": claim_id,
-            "runner_id": None if runner is None else runner.id,
-            "online": runner is not None and runner.online,
-            "seen": seen,
-            "at": at,
-            "now": now,
-        },
-    )
-    if runner is not None:
-        db.execute(
-            text("""
-                UPDATE mint_attempts SET runner_id = :runner_id
-                WHERE claim_id = :id AND runner_name = :name AND runner_id IS DISTINCT FROM CAST(:runner_id AS bigint)
-            """),
-            {"id": claim_id, "runner_id": runner.id, "name": runner.name},
-        )

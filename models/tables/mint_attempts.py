@@ -65,6 +65,17 @@ def register(db: Connection, claim_id: int, *, runner_name: str, runner_id: int,
     )
 
 
+def set_runner_id(db: Connection, claim_id: int, *, runner_name: str, runner_id: int) -> None:
+    """Record the id of a runner that registered itself."""
+    db.execute(
+        text("""
+            UPDATE mint_attempts SET runner_id = :runner_id
+            WHERE claim_id = :id AND runner_name = :name AND runner_id IS DISTINCT FROM CAST(:runner_id AS bigint)
+        """),
+        {"id": claim_id, "runner_id": runner_id, "name": runner_name},
+    )
+
+
 def delete_of_claims(db: Connection, claim_ids: Sequence[int]) -> None:
     """Delete the attempts of claims that will be deleted."""
     db.execute(text("DELETE FROM mint_attempts WHERE claim_id = ANY(:ids)"), {"ids": claim_ids})

@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
 from models.claims import registrations, releases
 from models.routing import accounts
 from models.sweeps.repairs import Case
+from models.tables import claim_checks, mint_attempts
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.task_names import PERSISTENT_RUNNERS
@@ -105,7 +106,13 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
         return  # the list is older than the last look-up
     shown = shown_of(runner)
     if not tick.dry:
-        tick.rt.transaction(registrations.record_seen, claim.id, runner=runner, seen=shown, at=at, now=utcnow())
+
+        def record(db: Connection) -> None:
+            claim_checks.set_runner_seen(db, claim.id, runner=runner, seen=shown, at=at, now=utcnow())
+            if runner is not None:
+                mint_attempts.set_runner_id(db, claim.id, runner_name=runner.name, runner_id=runner.id)
+
+        tick.rt.transaction(record)
     same = claim.runner_seen == shown and claim.runner_seen_at is not None
     why = why_remove(
         Registered(

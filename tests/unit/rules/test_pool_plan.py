@@ -18,7 +18,12 @@ MOST = 50
 
 
 def pod(
-    number: int, state: PodState = PodState.WARM, *, idle: float = 60, age: float = 100, **flags: bool | str
+    number: int,
+    state: PodState = PodState.WARM,
+    *,
+    idle: float = 60,
+    age: float = 100,
+    **flags: bool | str | datetime | datetime,
 ) -> ObservedPod:
     return ObservedPod(
         id=number,

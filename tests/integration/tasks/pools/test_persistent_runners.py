@@ -1,0 +1,453 @@
+"""Persistent runners on a real API server and Postgres: registration, jobs, removal, and GitHub at its worst."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+
+from github_adapters.endpoints.runners import RunnerSeen
+from models.claims import deliver, registrations
+from models.intake import binding_locks, bindings
+from models.routing.usage import usage_of
+from ostler.clock import utcnow
+from ostler.encryption import Cipher
+from ostler.errors import Busy, Forbidden, Retryable, UpstreamError
+from ostler.secrets import Secret
+from rules.intake.events import WorkflowJobEvent
+from tasks.claims.dispatch import dispatch
+from tasks.claims.mint import mint
+from tasks.claims.release import release
+from tasks.sweeps.missing_pods import missing_pods
+from tasks.sweeps.persistent_runners import persistent_runners
+from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.drains import tick
+from tests.integration.tasks.pools.fleet import NEW, beats, images, polls, rounds, spec, status
+
+LIFE: dict[str, Any] = {"lifecycle": "persistent", "registration": {"organization": "acme"}}
+TOKEN = "AAREGISTRATIONTOKEN"
+
+
+class GitHub:
+    """Keeps runners by name, as GitHub lists them."""
+
+    def __init__(self) -> None:
+        self.runners: dict[str, RunnerSeen] = {}
+        self.deletions: list[str] = []
+        self.fails: UpstreamError | None = None
+
+    def registration_token(self, **_call: Any) -> Secret:
+        if self.fails is not None:
+            raise self.fails
+        return Secret(TOKEN)
+
+    def find_runner(self, *, name: str, **_call: Any) -> RunnerSeen | None:
+        return self.runners.get(name)
+
+    def list_runners(self, **_call: Any) -> list[RunnerSeen]:
+        return list(self.runners.values())
+
+    def delete_runner(self, *, runner_id: int, **_call: Any) -> None:
+        if self.fails is not None:
+            raise self.fails
+        found = next((each for each in self.runners.values() if each.id == runner_id), None)
+        if found is None:
+            return
+        self.deletions.append(found.name)
+        if found.busy:
+            raise Busy("it executes a job")
+        del self.runners[found.name]
+
+    def show(self, name: str, *, online: bool = True, busy: bool = False) -> None:
+        number = self.runners[name].id if name in self.runners else len(self.runners) + 100
+        shown = "online" if online else "offline"
+        self.runners[name] = RunnerSeen(id=number, name=name, status=shown, busy=busy, labels=())
+
+
+@pytest.fixture
+def github(stage: Stage) -> GitHub:
+    found = GitHub()
+    stage.rt.github = found
+    stage.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
+    stage.rt.settings = type("Settings", (type(stage.rt.settings),), {"github_url": "https://github.com"})(
+        stage.namespace
+    )
+    stage.job(1, state="completed")
+    stage.rows("DELETE FROM jobs")
+    stage.rows("INSERT INTO installations (id, account_id, created_at) VALUES (501, 1, now())")
+    beats(stage)
+    return found
+
+
+def offers(stage: Stage) -> None:
+    """Let every Pod that was created poll."""
+    polls(stage)
+    stage.rows(
+        """
+        INSERT INTO offers (pod_uid, pool_id, web_id, poll_id, until)
+        SELECT uid, pool_id, 'w', uid, now() + interval '1 hour' FROM runner_pods
+        WHERE uid IS NOT NULL AND gone_at IS NULL ON CONFLICT DO NOTHING
+        """
+    )
+
+
+def match(stage: Stage) -> list[int]:
+    """Run the matcher of the pool. Return the claims that it made."""
+    before = {row.id for row in stage.rows("SELECT id FROM claims")}
+    (pool,) = stage.rows("SELECT id FROM pools WHERE deleted_at IS NULL")
+    dispatch.run(pool_id=pool.id)
+    return sorted(row.id for row in stage.rows("SELECT id FROM claims") if row.id not in before)
+
+
+def mints(stage: Stage, claims: list[int]) -> None:
+    """Stamp and mint these claims."""
+    stage.rows("UPDATE claims SET stamp = 'gave_up' WHERE id = ANY(:ids)", ids=claims)
+    for claim_id in claims:
+        mint.run(claim_id=claim_id)
+
+
+def delivers(stage: Stage, claims: list[int]) -> list[str]:
+    """Deliver the registrations to their Pods. Return what the Pods get."""
+    given = []
+    for claim_id in claims:
+        row = stage.see(claim_id)
+        found = stage.rt.transaction(
+            deliver.deliver, claim_id=claim_id, pod_uid=row.pod_uid, poll_id=row.pod_uid, now=utcnow(), who="web"
+        )
+        assert found is not None
+        given.append(stage.rt.cipher.decrypt(found.jit).reveal())  # type: ignore[attr-defined]
+    return given
+
+
+@pytest.fixture
+def no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the steps of claims and the keys of wakes to the test."""
+    monkeypatch.setattr("tasks.claims.dispatch.start_chains", lambda _claims, **_more: None)
+    monkeypatch.setattr("tasks.claims.dispatch.clear_wake", lambda _rt, _pool_id: None)
+
+
+def registered(stage: Stage, github: GitHub, count: int, **more: Any) -> list[int]:
+    """Create a pool with so many online runners. Return their claims, in the order of their Pods' names."""
+    stage.pool(replicas=count, **LIFE, **more)
+    return grown(stage, github, count)
+
+
+def grown(stage: Stage, github: GitHub, count: int) -> list[int]:
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    claims = match(stage)
+    assert len(claims) == count
+    mints(stage, claims)
+    delivers(stage, claims)
+    for claim_id in claims:
+        github.show(str(stage.see(claim_id).runner_name))
+    sweep(stage)
+    return claims
+
+
+def sweep(stage: Stage, *, later: float = 61) -> None:
+    stage.later(later)
+    persistent_runners.run()
+    stage.outbox.take("ostler.release")
+
+
+def releases(stage: Stage) -> None:
+    """Run the release of every claim that is being released."""
+    for row in stage.rows("SELECT id FROM claims WHERE state = 'releasing' ORDER BY id"):
+        stage.rows("UPDATE claims SET leased_until = NULL WHERE id = :id", id=row.id)
+        release.run(claim_id=row.id)
+
+
+def runs(stage: Stage, claim_id: int, job_id: int, action: str) -> None:
+    """Be GitHub: the webhook of a job on the runner of a claim."""
+    name = stage.see(claim_id).runner_name
+    over = action == "completed"
+    event = WorkflowJobEvent(
+        action=action,
+        job_id=job_id,
+        run_id=1,
+        run_attempt=1,
+        name="build",
+        workflow_name=None,
+        status=action,
+        conclusion="success" if over else None,
+        labels=("self-hosted",),
+        runner_name=name,
+        runner_id=None,
+        created_at=utcnow(),
+        started_at=utcnow(),
+        completed_at=utcnow() if over else None,
+        head_branch=None,
+        repository="acme/shop",
+        repository_id=1,
+        owner_id=1,
+        owner_login="acme",
+        owner_type="Organization",
+        installation_id=501,
+    )
+
+    def apply(db: Any) -> None:
+        locked = binding_locks.lock(db, [event])
+        bindings.apply(db, locked, [event], now=utcnow(), who="web")
+
+    stage.rt.transaction(apply)
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_pod_that_polls_gets_a_registration_and_nothing_else_holds_the_token(stage: Stage, github: GitHub) -> None:
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    (claim_id,) = match(stage)
+    assert match(stage) == [], "a Pod has one live claim"
+    mints(stage, [claim_id])
+    minted = stage.see(claim_id)
+    assert (minted.purpose, minted.state, minted.runner_id, minted.account_id) == ("register", "minted", None, 1)
+
+    (given,) = delivers(stage, [claim_id])
+
+    assert given.splitlines() == [
+        "url=https://github.com/acme",
+        f"token={TOKEN}",
+        f"name={minted.runner_name}",
+        "labels=self-hosted,small",
+        "group=",
+    ]
+    assert TOKEN not in str(list(stage.rows("SELECT * FROM claims")))
+    github.show(minted.runner_name)
+    sweep(stage)
+    seen = stage.see(claim_id)
+    assert (seen.jit, seen.runner_id, seen.runner_seen, seen.online_at is None) == (None, 100, "online", False)
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_refused_token_leaves_a_warm_pod_and_one_test_after_a_growing_wait(stage: Stage, github: GitHub) -> None:
+    stage.pool(replicas=3, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    github.fails = Forbidden("no")
+    first = match(stage)
+    mints(stage, first)
+    releases(stage)
+    assert {row.state for row in stage.rows("SELECT state FROM claims")} == {"ended"}
+    assert match(stage) == [], "it waits"
+
+    stage.rows("UPDATE claims SET ended_at = ended_at - interval '1 hour'")
+    second = match(stage)
+    assert len(second) == 1, "one registration tests GitHub"
+    github.fails = None
+    mints(stage, second)
+    delivers(stage, second)
+    assert len(match(stage)) == 2
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_without_an_installation_nothing_is_claimed_and_the_sweep_asks_github(stage: Stage, github: GitHub) -> None:
+    stage.rows("DELETE FROM installations")
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    assert match(stage) == []
+    asked: list[str] = []
+
+    def list_installations(**_call: Any) -> list[Any]:
+        asked.append("installations")
+        return []
+
+    github.list_installations = list_installations  # type: ignore[attr-defined]
+    sweep(stage)
+    assert asked == ["installations"]
+    (pool,) = stage.rows("SELECT id FROM pools")
+    told = stage.rt.transaction(registrations.runners_of_pool, pool.id)
+    assert told is not None
+    assert "not installed in orgs/acme" in str(told.failure)
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_runs_job_after_job_and_its_account_is_charged_meanwhile(stage: Stage, github: GitHub) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    for job_id in (7, 8):
+        stage.job(job_id, state="queued")
+        assert charged(stage) == 0
+        runs(stage, claim_id, job_id, "in_progress")
+        assert charged(stage) == 1
+        assert stage.see(claim_id).state == "delivered"
+        tick(stage)
+        assert rows_busy(stage) == 1
+        runs(stage, claim_id, job_id, "completed")
+        assert charged(stage) == 0
+    assert stage.see(claim_id).ended_at is None
+    tick(stage)
+    assert rows_busy(stage) == 0
+
+
+def charged(stage: Stage) -> int:
+    return stage.rt.transaction(usage_of, [1])[1].count
+
+
+def rows_busy(stage: Stage) -> int:
+    stage.rows("UPDATE pools SET status_at = NULL")
+    tick(stage)
+    return int(status(stage)["busy"])
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_job_that_was_claimed_elsewhere_leaves_its_claim(stage: Stage, github: GitHub) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    stage.add_pod("other")
+    stage.job(7)
+    other = stage.claim("other", job_id=7, state="delivered")
+
+    runs(stage, claim_id, 7, "in_progress")
+
+    assert stage.see(other).job_id is None
+    assert stage.see(other).spare_since is not None
+    assert stage.see(claim_id).job_id is None
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_busy_runner_outlives_its_scale_down_and_leaves_after_its_job(stage: Stage, github: GitHub) -> None:
+    claims = registered(stage, github, 2)
+    for claim_id in claims:
+        github.show(str(stage.see(claim_id).runner_name), busy=True)  # GitHub has just given them jobs
+    spec(stage, replicas=1)
+    tick(stage)
+    (marked,) = stage.rows("SELECT id, runner_name FROM claims WHERE state = 'releasing'")
+    releases(stage)
+    assert github.deletions == [marked.runner_name]
+    later = stage.see(marked.id)
+    assert later.last_error == "GitHub says that the runner is busy"
+    assert timedelta(seconds=50) < later.due_at - utcnow() < timedelta(seconds=61)
+    for _ in range(3):
+        tick(stage)
+    assert len(stage.pods()) == 2
+    assert len(stage.rows("SELECT 1 FROM claims WHERE state = 'releasing'")) == 1, "no other runner is marked"
+
+    github.show(marked.runner_name)
+    releases(stage)
+    tick(stage)
+    assert marked.runner_name not in github.runners
+    assert len(stage.pods()) == 1
+    (ended,) = stage.rows("SELECT end_reason FROM claims WHERE id = :id", id=marked.id)
+    assert ended.end_reason == "released"
+
+
+@pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize("error", [Forbidden("no"), Retryable("no answer")], ids=["403", "no answer"])
+def test_a_runner_that_github_does_not_remove_keeps_its_pod(stage: Stage, github: GitHub, error: UpstreamError) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    spec(stage, replicas=0)
+    tick(stage)
+    github.fails = error
+    for _ in range(3):
+        try:
+            releases(stage)
+        except UpstreamError:
+            stage.rows("UPDATE claims SET leased_until = NULL")
+        tick(stage)
+    assert stage.see(claim_id).state == "releasing"
+    assert len(stage.pods()) == 1
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_rollout_replaces_one_runner_after_the_other(stage: Stage, github: GitHub) -> None:
+    registered(stage, github, 3, rollout={"maxSurge": 1})
+    spec(stage, image=NEW)
+    for _ in range(12):
+        tick(stage)
+        assert len(stage.pods()) <= 4
+        offers(stage)
+        made = match(stage)
+        mints(stage, made)
+        delivers(stage, made)
+        for claim_id in made:
+            github.show(str(stage.see(claim_id).runner_name))
+        sweep(stage)
+        online = sum(each.online for each in github.runners.values())
+        assert online >= 2
+        releases(stage)
+        rounds(stage, 1, polling=False)
+    assert [len(names) for names in images(stage).values()] == [0, 3]
+    assert len(github.runners) == 3
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_that_is_registering_is_neither_idle_nor_chosen(stage: Stage, github: GitHub) -> None:
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    claims = match(stage)
+    mints(stage, claims)
+    delivers(stage, claims)
+    spec(stage, replicas=0)
+    for _ in range(3):
+        tick(stage)
+        sweep(stage)
+    assert stage.see(claims[0]).state == "delivered"
+    assert github.deletions == []
+
+    stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '601 s'")
+    sweep(stage)
+    assert stage.see(claims[0]).state == "releasing"
+    assert stage.see(claims[0]).release_reason == "its runner did not come online within 600 s"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_that_a_person_deleted_is_replaced_after_two_lists(stage: Stage, github: GitHub) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    github.runners.clear()
+    sweep(stage)
+    assert stage.see(claim_id).state == "delivered"
+    sweep(stage)
+    assert stage.see(claim_id).state == "releasing"
+    releases(stage)
+    tick(stage)
+    assert stage.see(claim_id).state == "ended"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_by_hand_is_left_alone(stage: Stage, github: GitHub) -> None:
+    github.show("by-hand", online=False)
+    (claim_id,) = registered(stage, github, 1)
+    for _ in range(3):
+        sweep(stage)
+    assert "by-hand" in github.runners
+    assert stage.see(claim_id).state == "delivered"
+
+
+def _deleted(stage: Stage, name: str) -> None:
+    path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}"
+    stage.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+
+def _crashed(stage: Stage, name: str) -> None:
+    stage.finish(name, phase="Failed", runner=1)
+
+
+@pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize("end", [_deleted, _crashed])
+def test_a_runner_whose_pod_is_over_or_gone_is_removed_and_replaced(
+    stage: Stage, github: GitHub, end: Callable[[Stage, str], None]
+) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    (name,) = stage.pods()
+    github.show(str(stage.see(claim_id).runner_name), online=False)
+    stage.poll_on(name)
+    end(stage, name)
+    for _ in range(4):
+        stage.rows("UPDATE runner_pods SET terminal_at = terminal_at - interval '1 hour'")
+        missing_pods.run()
+        tick(stage)
+        releases(stage)
+    assert stage.see(claim_id).ended_at is not None
+    assert github.runners == {}
+    assert set(stage.pods()).isdisjoint({name})
+    assert len(stage.pods()) == 1

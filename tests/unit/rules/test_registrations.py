@@ -1,0 +1,77 @@
+"""Rules of persistent runners: the brake of failed registrations, what a Pod gets, and which runner is replaced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rules.claims.registrations import (
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    OFFLINE_FOR,
+    REGISTERS_WITHIN,
+    Registered,
+    Shown,
+    describe_registration,
+    slots,
+    why_remove,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_registrations_begin_at_once_until_one_fails() -> None:
+    assert slots(failures=0, failed_at=None, open_claims=7, now=NOW) > 100
+
+
+@pytest.mark.parametrize(("failures", "wait"), [(1, 10), (2, 20), (3, 40), (6, 320), (7, 600), (99, 600)])
+def test_after_failures_one_registration_tests_github_after_a_growing_wait(failures: int, wait: int) -> None:
+    failed_at = NOW - timedelta(seconds=wait)
+    assert slots(failures=failures, failed_at=failed_at, open_claims=0, now=NOW) == 1
+    early = NOW - timedelta(seconds=1)
+    assert slots(failures=failures, failed_at=failed_at, open_claims=0, now=early) == 0
+    assert slots(failures=failures, failed_at=failed_at, open_claims=1, now=NOW) == 0
+
+
+@given(failures=st.integers(1, 10**6))
+def test_no_number_of_failures_makes_the_wait_longer_than_its_limit(failures: int) -> None:
+    assert slots(failures=failures, failed_at=NOW - LONGEST_WAIT, open_claims=0, now=NOW) == 1
+    assert slots(failures=failures, failed_at=NOW - FIRST_WAIT / 2, open_claims=0, now=NOW) == 0
+
+
+def test_a_registration_is_one_value_per_line() -> None:
+    text = describe_registration(url="https://g/acme", token="t", name="n", labels=["a", "b c"], group=None)
+    assert text == "url=https://g/acme\ntoken=t\nname=n\nlabels=a,b c\ngroup=\n"
+
+
+WAITING = Registered(shown=Shown.ABSENT, ever_online=False)
+ONCE = Registered(shown=Shown.OFFLINE, ever_online=True)
+
+
+@pytest.mark.parametrize("shown", [Shown.ONLINE, Shown.BUSY])
+@pytest.mark.parametrize("ever_online", [False, True])
+def test_a_runner_that_github_shows_at_work_stays(shown: Shown, *, ever_online: bool) -> None:
+    runner = Registered(shown=shown, ever_online=ever_online, absent_before=True, delivered_for=1e9, offline_for=1e9)
+    assert why_remove(runner) is None
+
+
+@pytest.mark.parametrize("shown", [Shown.OFFLINE, Shown.ABSENT])
+def test_a_runner_gets_time_to_come_online(shown: Shown) -> None:
+    early = replace(WAITING, shown=shown, absent_before=True, delivered_for=REGISTERS_WITHIN - 1, offline_for=1e9)
+    assert why_remove(early) is None
+    assert why_remove(replace(early, delivered_for=REGISTERS_WITHIN)) == "its runner did not come online within 600 s"
+
+
+def test_a_runner_that_was_deleted_on_github_needs_two_lists() -> None:
+    absent = replace(ONCE, shown=Shown.ABSENT, offline_for=1e9)
+    assert why_remove(absent) is None
+    assert why_remove(replace(absent, absent_before=True)) == "GitHub does not know its runner any more"
+
+
+def test_an_offline_runner_is_replaced_only_after_long() -> None:
+    assert why_remove(replace(ONCE, offline_for=OFFLINE_FOR - 1, delivered_for=1e9)) is None
+    assert why_remove(replace(ONCE, offline_for=OFFLINE_FOR)) == "its runner was offline for 600 s"
