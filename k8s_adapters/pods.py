@@ -56,7 +56,7 @@ class PodSeen:
     sidecars are ignored, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if an
     owner reference of the Pod names a pool. `started_at` is the time at which the kubelet accepted the Pod. The kubelet
     ends the Pod `active_deadline` seconds after `started_at`. `exit_held` is True if the Pod has the finalizer
-    `EXIT_FINALIZER`.
+    `EXIT_FINALIZER`. `ends_by` is the end of the grace period of a Pod that is being deleted.
     """
 
     name: str
@@ -87,6 +87,7 @@ class PodSeen:
     started_at: datetime | None = None
     active_deadline: int | None = None
     exit_held: bool = False
+    ends_by: datetime | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -123,6 +124,10 @@ class PodSeen:
         be deleted without a claim. Otherwise its deletion needs a retire claim (law L7).
         """
         return self.is_terminal or (self.poller_exit_code is not None and self.runner_exit_code is not None)
+
+    def is_overdue(self, *, now: datetime, after: float) -> bool:
+        """Return True if the grace period of the deleted Pod ended more than `after` seconds ago."""
+        return self.ends_by is not None and (now - self.ends_by).total_seconds() > after
 
     @property
     def awaits_release(self) -> bool:
@@ -238,6 +243,7 @@ def read_pod(item: Json) -> PodSeen:
         started_at=datetime.fromisoformat(status["startTime"]) if status.get("startTime") else None,
         active_deadline=(item.get("spec") or {}).get("activeDeadlineSeconds"),
         exit_held=EXIT_FINALIZER in (metadata.get("finalizers") or ()),
+        ends_by=datetime.fromisoformat(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else None,
     )
 
 

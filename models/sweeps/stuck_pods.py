@@ -1,9 +1,9 @@
-"""Pods on gone nodes: the query for Pods that have to be deleted by force, and the permission for the deletion."""
+"""Pods that no kubelet ends: the query for Pods that must be deleted by force, and the permission for the deletion."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -14,10 +14,13 @@ from models.tables import claim_checks
 LIMIT = 1000
 """Maximum number of Pods per tick. The next tick checks the other Pods."""
 
+RETIRES_WITHIN = timedelta(seconds=60)
+"""Age of a retire claim below which its Pod is not a candidate. The Pod itself shows whether it is overdue."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A Pod on a gone node. No kubelet can stop the Pod any more.
+    """A Pod on a gone node, or a Pod with an old retirement. Its kubelet might never end the Pod.
 
     `retire_id` is the Pod's live retire claim, or None if the Pod has no live claim.
     """
@@ -32,7 +35,8 @@ class Stuck:
 _STUCK = """
     SELECT p.id, p.uid, p.namespace, p.name, c.id AS retire_id
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
-    WHERE p.node_gone_at IS NOT NULL AND p.gone_at IS NULL AND p.uid IS NOT NULL
+    WHERE p.gone_at IS NULL AND p.uid IS NOT NULL
+      AND (p.node_gone_at IS NOT NULL OR (c.purpose = 'retire' AND c.created_at < :retired_before))
       -- The reconciler inserts the retire claim of a Pod that is over.
       AND (p.terminal_at IS NULL OR c.id IS NOT NULL)
       AND CASE WHEN c.id IS NOT NULL THEN c.purpose = 'retire' AND c.force_deleted_at IS NULL
@@ -41,12 +45,16 @@ _STUCK = """
 """
 
 
-def stuck_pods(db: Connection) -> list[Stuck]:
+def stuck_pods(db: Connection, *, now: datetime) -> list[Stuck]:
     """Return the Pods on gone nodes that have a live retire claim, or that have no live claim and never received a JIT.
 
-    The order is random, so that Pods that cannot be deleted yet are not always the first (law L14).
+    Other Pods with a live retire claim are returned if the claim is older than `RETIRES_WITHIN`. The order is random,
+    so that Pods that cannot be deleted yet are not always the first (law L14).
     """
-    return [Stuck(*row) for row in db.execute(text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT})]
+    rows = db.execute(
+        text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT, "retired_before": now - RETIRES_WITHIN}
+    )
+    return [Stuck(*row) for row in rows]
 
 
 def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
@@ -56,7 +64,9 @@ def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: 
     inserts no claim. `due_after` is the time in seconds until the next step of a new retire claim is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
-    row = db.execute(text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id}).one_or_none()
+    row = db.execute(
+        text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id, "retired_before": now - RETIRES_WITHIN}
+    ).one_or_none()
     if row is None or Stuck(*row) != pod:
         return None
     retire_id = pod.retire_id

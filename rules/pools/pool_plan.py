@@ -20,6 +20,9 @@ from enum import StrEnum
 from rules.pools.pod_states import AVAILABLE, PodState
 from rules.pools.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, failed, trouble_of, without_room
 
+IDLE = frozenset({PodState.STARTING, PodState.WARM, PodState.UNRESPONSIVE})
+"""States of Pods that no claim needs. The retirement of an idle persistent runner removes the runner first."""
+
 
 class Why(StrEnum):
     """Reason for the retirement of a Pod. The value is the text in the event of the claim."""
@@ -31,6 +34,7 @@ class Why(StrEnum):
     CORDONED = "its node is cordoned"
     NOT_STARTED = "it did not poll in time"
     AGE = "its runner is older than spec.maxRunnerAge"
+    OVERDUE = "another client deleted the Pod, and its kubelet does not end it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +65,8 @@ class ObservedPod:
     waiting: str | None = None
     poller_exit_code: int | None = None
     runner_exit_code: int | None = None
+    overdue: bool = False
+    """True if another client deleted the Pod, and its grace period ended a minute ago."""
     marked: bool = False
     """True if Ostler is removing the persistent runner of the Pod. The Pod counts as a replica until the runner is gone
     from GitHub, and its number is subtracted from the surplus."""
@@ -289,7 +295,8 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     give_up = [pod.id for pod in kept if pod.unborn][:too_many]
     budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
     surplus = too_many - len(give_up) - sum(pod.marked for pod in kept)
-    retire = _retirements(pool, kept, overdue, surplus, now=now)[:budget]
+    stuck = [Retirement(pod.id, Why.OVERDUE) for pod in pods if pod.overdue and pod.state in IDLE]
+    retire = [*_retirements(pool, kept, overdue, surplus, now=now), *stuck][:budget]
     retired = {each.id for each in retire}
     # A failed start that could not be retired yet is counted later, when it is retired.
     counted = {pod.id for pod, _, _ in overdue} & retired
@@ -319,7 +326,7 @@ def _leaves(pod: ObservedPod) -> bool:
     """
     if pod.node_gone or pod.state in {PodState.SPENT, PodState.RETIRING}:
         return True
-    return pod.terminating and pod.state in {PodState.STARTING, PodState.WARM, PodState.UNRESPONSIVE}
+    return pod.terminating and pod.state in IDLE
 
 
 def _is_lost(pod: ObservedPod) -> bool:

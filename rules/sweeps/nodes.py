@@ -109,24 +109,38 @@ def nothing_forced(nodes: Iterable[NodeHealth]) -> bool:
     return not found or sum(found) * 2 > len(found)
 
 
-def may_force(gone: Gone | None, *, attachable_volumes: bool) -> bool:
+OVERDUE_AFTER = 60.0
+"""Seconds after the grace period of a deleted Pod until the Pod is overdue."""
+
+OVERDUE = "its kubelet has not ended the Pod a minute after its grace period"
+"""Reason of a forced deletion on a node that is not gone."""
+
+
+def may_force(gone: Gone | None, *, attachable_volumes: bool, overdue: bool = False) -> bool:
     """Return whether a Pod on a node in this state may be deleted without waiting for the kubelet.
 
     If a volume of the Pod can be attached to another node, the Pod's node must be fenced. Otherwise two writers could
-    corrupt the volume.
-    """
-    return gone is not None and (gone.fenced or not attachable_volumes)
-
-
-def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes: bool) -> Verdict:
-    """Return the verdict on the deletion of a Pod without its kubelet. The caller must have read the Pod and its node.
-
-    Kubernetes is the witness that the node is gone. The second witness is Postgres if nothing was ever delivered to the
-    Pod. Otherwise the second witness is GitHub, which must have removed all runners of the Pod.
+    corrupt the volume. `overdue` is True if the grace period of the deleted Pod ended `OVERDUE_AFTER` seconds ago,
+    although the kubelet of its node reports. Such a Pod needs no gone node: when its object is gone, the kubelet ends
+    what is left of it.
     """
     if gone is None:
+        return overdue and not attachable_volumes
+    return gone.fenced or not attachable_volumes
+
+
+def judge_forced(
+    evidence: PodEvidence, gone: Gone | None, *, attachable_volumes: bool, overdue: bool = False
+) -> Verdict:
+    """Return the verdict on the deletion of a Pod without its kubelet. The caller must have read the Pod and its node.
+
+    Kubernetes is the witness that the node is gone, or that the Pod is overdue. The second witness is Postgres if
+    nothing was ever delivered to the Pod. Otherwise the second witness is GitHub, which must have removed all runners
+    of the Pod.
+    """
+    if gone is None and not overdue:
         return _leave_alone("the kubelet of the node might still end the Pod")
-    if not may_force(gone, attachable_volumes=attachable_volumes):
+    if not may_force(gone, attachable_volumes=attachable_volumes, overdue=overdue):
         return _leave_alone("the Pod has a volume that might still be attached")
     # Kubernetes reports both that a Pod is over and that its node is gone. Two reports of one source are one witness
     # (law L9).
@@ -134,10 +148,11 @@ def judge_forced(evidence: PodEvidence, gone: Gone | None, *, attachable_volumes
     if busy.busy:
         return _leave_alone("the Pod might hold a JIT: " + ", ".join(busy.reasons))
     if evidence.any_delivered:
-        other = Witness(Source.GITHUB, "its runner is removed")
+        other = Witness(Source.GITHUB, "all its runners are removed")
     else:
         other = Witness(Source.POSTGRES, "nothing was delivered")
-    return Verdict(keep=False, reason=str(gone), witnesses=(other, Witness(Source.KUBERNETES, str(gone))))
+    reason = OVERDUE if gone is None else str(gone)
+    return Verdict(keep=False, reason=reason, witnesses=(other, Witness(Source.KUBERNETES, reason)))
 
 
 def _leave_alone(reason: str) -> Verdict:

@@ -15,8 +15,8 @@ This task is the only way to delete a Pod that is not terminal. The task decides
 rows, not by the state that the sender of the message saw.
 
 A Pod on a gone node stays in Terminating, because its kubelet does not report the end of the Pod. If the sweep
-`gone_nodes` allowed a forced deletion, the task reads the node again and deletes the Pod without waiting for the
-kubelet.
+`gone_nodes` allowed a forced deletion, the task reads the Pod and the node again, and deletes the Pod without waiting
+for the kubelet.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models.claims import releases
 from ostler import task_names
+from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.task_names import RETIRE as NAME
-from rules.sweeps.nodes import may_force
+from rules.sweeps.nodes import OVERDUE, OVERDUE_AFTER, may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
 from tasks.claims.github import follow_owner, remove_runner
 from tasks.claims.postpone import OUT_OF_REACH, longer, postpone, postpone_on_failure, postpone_until_token
 from tasks.worker.base import RETIRE, calls, task
-from tasks.worker.nodes import gone_now
+from tasks.worker.nodes import NodeNow, gone_now
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 
@@ -117,11 +118,13 @@ def record_event(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None
 def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
     """Delete a Terminating Pod without waiting for its kubelet.
 
-    Return True if the deletion was requested; False if the node might be alive, if a volume of the Pod might still be
-    attached to the node, or if the Pod might hold a JIT.
+    Return True if the deletion was requested; False if the kubelet might still end the Pod, if a volume of the Pod
+    might still be attached to the node, or if the Pod might hold a JIT.
     """
-    gone = None if pod.node is None else gone_now(rt, pod.node)
-    if not may_force(gone, attachable_volumes=pod.attachable_volumes) or ask(rt, work.pod_uid, pod).busy:
+    node = NodeNow() if pod.node is None else gone_now(rt, pod.node)
+    gone, overdue = node.gone, node.reports and pod.is_overdue(now=utcnow(), after=OVERDUE_AFTER)
+    allowed = may_force(gone, attachable_volumes=pod.attachable_volumes, overdue=overdue)
+    if not allowed or ask(rt, work.pod_uid, pod).busy:
         log.warning(
             "pod.not_deleted_by_force",
             node=pod.node,
@@ -138,7 +141,7 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
         force=True,
         policy=calls(RETIRE),
     )
-    log.warning("pod.deleted_by_force", node=pod.node, node_gone_because=str(gone))
+    log.warning("pod.deleted_by_force", node=pod.node, why=OVERDUE if gone is None else str(gone))
     return True
 
 

@@ -30,6 +30,7 @@ from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, rolls
 from rules.pools.starts import recovered
 from rules.pools.volumes import NO_VOLUMES, VolumePlan
 from rules.pools.workloads import Workload, pod_name, pod_name_of
+from rules.sweeps.nodes import OVERDUE_AFTER
 from tasks.claims.evidence import judge
 from tasks.pools.observe import Observed
 from tasks.pools.volumes import make_volume_plan, observe_volumes
@@ -194,6 +195,7 @@ def observed_pod(
         waiting=None if pod is None else pod.waiting_reason,
         poller_exit_code=None if pod is None else pod.poller_exit_code,
         runner_exit_code=None if pod is None else pod.runner_exit_code,
+        overdue=pod is not None and pod.is_overdue(now=now, after=OVERDUE_AFTER),
         marked=row.claim_purpose == Purpose.REGISTER and row.claim_delivered and row.releasing,
         registered_at=row.online_at,
     )

@@ -121,7 +121,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
     if living is None or living.uid != pod.pod_uid or living.is_over:
         return  # the Pod ended by itself, and the reconciler handles it
-    node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node) is not None
+    node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node).gone is not None
     if not node_gone and (living.terminating or hurried):
         return  # the Pod ends by itself, or its node is back
     case = Case(

@@ -1,4 +1,7 @@
-"""`ostler.gone_nodes`: allows the deletion of Pods on gone nodes without waiting for their kubelet.
+"""`ostler.gone_nodes`: allows the deletion of Pods without waiting for their kubelet.
+
+The node of such a Pod is gone, or the Pod is overdue: the grace period of its deletion ended a minute ago. A Pod with a
+volume that might still be attached needs a gone node.
 
 Without this sweep, such a Pod might stay Terminating forever, because only its kubelet reports the end of the Pod. The
 reconciler marks the rows of Pods on gone nodes. This sweep uses the marks only to select candidates. The task `retire`
@@ -14,7 +17,7 @@ from models.sweeps import stuck_pods
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.task_names import GONE_NODES
-from rules.sweeps.nodes import Gone, judge_forced
+from rules.sweeps.nodes import OVERDUE_AFTER, judge_forced
 from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
@@ -23,24 +26,25 @@ from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
-from tasks.worker.nodes import gone_now
+from tasks.worker.nodes import NodeNow, gone_now
+from tasks.worker.transactions import NOW
 
 
 @sweep(GONE_NODES, longest=LONGEST)
 def gone_nodes(tick: Tick) -> None:
     """Check each candidate that the rows name. The Pods are listed before the rows are read again (law L8)."""
     rt = tick.rt
-    if not tick.read(stuck_pods.stuck_pods):
+    if not tick.read(stuck_pods.stuck_pods, now=NOW):
         tick.mark_checked()
         return
     pages = runner_pages(rt, "pods")
     listed = {pod.uid for page in tick.whole("Pods", pages) for pod in page}
-    stuck = [pod for pod in tick.read(stuck_pods.stuck_pods) if pod.uid in listed]
-    nodes: dict[str, Gone | None] = {}
+    stuck = [pod for pod in tick.read(stuck_pods.stuck_pods, now=NOW) if pod.uid in listed]
+    nodes: dict[str, NodeNow] = {}
     tick.each(stuck, lambda pod: check(tick, pod, nodes))
 
 
-def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) -> None:
+def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, NodeNow]) -> None:
     """Read one Pod and its node, judge the Pod, and allow its forced deletion if the evidence is sufficient.
 
     `nodes` caches the state of the nodes in this tick.
@@ -51,9 +55,14 @@ def check(tick: Tick, stuck: stuck_pods.Stuck, nodes: dict[str, Gone | None]) ->
         return  # the API server deletes a terminal Pod without its kubelet
     if pod.node not in nodes:
         nodes[pod.node] = gone_now(rt, pod.node)
-    gone = nodes[pod.node]
+    node = nodes[pod.node]
     evidence = evidence_of(tick.read(busy.recorded, stuck.uid), pod)
-    verdict = judge_forced(evidence, gone, attachable_volumes=pod.attachable_volumes)
+    verdict = judge_forced(
+        evidence,
+        node.gone,
+        attachable_volumes=pod.attachable_volumes,
+        overdue=node.reports and pod.is_overdue(now=utcnow(), after=OVERDUE_AFTER),
+    )
     if verdict.keep:
         return
     case = Case(

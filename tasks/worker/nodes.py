@@ -21,7 +21,7 @@ from k8s_adapters.nodes import NodeSeen, get_node, list_nodes
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
-from rules.sweeps.nodes import Gone, judge_node, nothing_forced
+from rules.sweeps.nodes import Gone, Ready, judge_node, nothing_forced
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
 
@@ -133,10 +133,21 @@ def _ask(rt: Runtime, known: _Known, name: str) -> bool:
     return True
 
 
-def gone_now(rt: Runtime, name: str) -> Gone | None:
-    """Return why a node is gone, or None if the node might be alive.
+@dataclass(frozen=True, slots=True)
+class NodeNow:
+    """A node that was just read. Both fields are empty if the evidence is unclear.
 
-    The nodes are listed, and the node with this name is read again. The result is also None if the list is empty or
+    `gone`: why the node is gone, or None. `reports`: True if the kubelet of the node reports that it is Ready.
+    """
+
+    gone: Gone | None = None
+    reports: bool = False
+
+
+def gone_now(rt: Runtime, name: str) -> NodeNow:
+    """Return whether a node is gone, or whether its kubelet reports.
+
+    The nodes are listed, and the node with this name is read again. The evidence is unclear if the list is empty or
     contradicts the GET, and while more than half of all nodes are unreachable (law L8). Raises what the Kubernetes
     client raises.
     """
@@ -148,11 +159,15 @@ def gone_now(rt: Runtime, name: str) -> Gone | None:
             nodes_listed=len(listed),
             why="no node is listed, or more than half of the listed nodes are unreachable",
         )
-        return None
+        return NodeNow()
     node = get_node(rt.kube, name=name, policy=calls(SWEEP_ROW))
     if node is None and name in listed:
-        return None  # the two answers contradict each other, or the node was deleted between them
-    return judge_node(None if node is None else node.health, lost_after=rt.settings.node_lost_after, now=utcnow())
+        return NodeNow()  # the two answers contradict each other, or the node was deleted between them
+    health = None if node is None else node.health
+    return NodeNow(
+        gone=judge_node(health, lost_after=rt.settings.node_lost_after, now=utcnow()),
+        reports=health is not None and health.ready is Ready.TRUE,
+    )
 
 
 def clear() -> None:

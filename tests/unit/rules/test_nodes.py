@@ -102,8 +102,8 @@ def test_nothing_is_forced_when_more_than_half_of_the_nodes_are_unreachable(
 def test_an_attachable_volume_needs_a_node_that_is_vouched_for() -> None:
     allowed = {
         (gone, volumes)
-        for gone, volumes in product([None, *Gone], [False, True])
-        if may_force(gone, attachable_volumes=volumes)
+        for gone, volumes, overdue in product([None, *Gone], [False, True], [False, True])
+        if may_force(gone, attachable_volumes=volumes, overdue=overdue and gone is not None)
     }
     assert allowed == {
         (Gone.DELETED, False),
@@ -114,14 +114,21 @@ def test_an_attachable_volume_needs_a_node_that_is_vouched_for() -> None:
     }
 
 
-@given(evidence=EVIDENCE, gone=st.sampled_from([None, *Gone]), volumes=st.booleans())
+def test_an_overdue_pod_needs_no_gone_node_but_no_volume_either() -> None:
+    assert may_force(None, attachable_volumes=False, overdue=True)
+    assert not may_force(None, attachable_volumes=True, overdue=True)
+    assert not may_force(Gone.UNREACHABLE, attachable_volumes=True, overdue=True)
+
+
+@given(evidence=EVIDENCE, gone=st.sampled_from([None, *Gone]), volumes=st.booleans(), overdue=st.booleans())
 def test_a_pod_is_forced_only_on_two_witnesses_and_never_when_it_may_hold_a_jit(
-    evidence: PodEvidence, gone: Gone | None, *, volumes: bool
+    evidence: PodEvidence, gone: Gone | None, *, volumes: bool, overdue: bool
 ) -> None:
-    verdict = judge_forced(evidence, gone, attachable_volumes=volumes)
+    verdict = judge_forced(evidence, gone, attachable_volumes=volumes, overdue=overdue)
     if verdict.keep:
         return
-    assert may_force(gone, attachable_volumes=volumes)
+    assert may_force(gone, attachable_volumes=volumes, overdue=overdue)
+    assert gone is not None or (overdue and not volumes)
     assert not may_hold_jit(evidence).busy
     assert enough(verdict.witnesses)
     other = Source.GITHUB if evidence.any_delivered else Source.POSTGRES

@@ -23,7 +23,7 @@ def pod(
     *,
     idle: float = 60,
     age: float = 100,
-    **flags: bool | str | datetime | datetime,
+    **flags: bool | str | datetime,
 ) -> ObservedPod:
     return ObservedPod(
         id=number,

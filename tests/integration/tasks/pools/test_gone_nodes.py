@@ -213,7 +213,7 @@ def test_busy_pod_of_a_gone_node_ends_after_two_checks_without_its_runner(
     assert github.deleted == [77]
     witnesses = {row.pod_uid: row.witnesses for row in forced(stage)}
     assert witnesses[found.pod_uid] == [
-        "github: its runner is removed",
+        "github: all its runners are removed",
         "kubernetes: its node has been unreachable for too long",
     ]
 
@@ -384,7 +384,7 @@ def test_retirement_that_ends_meanwhile_is_not_allowed_to_force(clusterless: Sta
     stage.add_pod("pod-1")
     stage.rows("UPDATE runner_pods SET node_gone_at = now()")
     stage.retire_claim("pod-1")
-    (stuck,) = transaction(stage.rt.engine, stuck_pods.stuck_pods)
+    (stuck,) = transaction(stage.rt.engine, lambda db: stuck_pods.stuck_pods(db, now=utcnow()))
 
     def allow() -> int | None:
         return transaction(

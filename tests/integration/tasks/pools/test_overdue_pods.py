@@ -1,0 +1,125 @@
+"""Pods that stay Terminating on a node that reports: forced if no job can run in them and no volume can be harmed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from k8s_adapters.client import object_path
+from tasks.sweeps.gone_nodes import gone_nodes
+from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+from tests.integration.tasks.pools.dead_nodes import SHORT, Nodes, all_pods, bind, delete_gently, nodes
+from tests.integration.tasks.pools.fleet import kept, new_tick, polls, retired, spec
+
+__all__ = ["nodes"]
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a deleted Pod be overdue at once, instead of 60 s after its grace period of 30 s."""
+    for module in ("tasks.sweeps.gone_nodes", "tasks.claims.retire", "tasks.pools.plan"):
+        monkeypatch.setattr(f"{module}.OVERDUE_AFTER", -60.0)
+
+
+def started(stage: Stage, nodes: Nodes, count: int = 1, **more: Any) -> str:
+    """Create a pool with warm Pods on a node that reports; return the node."""
+    nodes.add("a")
+    node = nodes.add("b")
+    stage.pool(replicas=count, **more)
+    kept(stage)
+    polls(stage)
+    for name in stage.pods():
+        bind(stage, name, node)
+    kept(stage)
+    return node
+
+
+def swept(stage: Stage) -> None:
+    """Run the reconciler, the sweep and the retirements, as if a minute had passed."""
+    kept(stage)
+    retired(stage)
+    stage.rows("UPDATE claims SET created_at = created_at - interval '61 s' WHERE purpose = 'retire'")
+    gone_nodes.run()
+    stage.rows("UPDATE claims SET leased_until = NULL")
+    retired(stage)
+    new_tick(stage)
+
+
+def repairs(stage: Stage) -> list[str]:
+    return [row.why for row in stage.rows("SELECT why FROM repairs WHERE what = 'force deletion'")]
+
+
+@pytest.mark.usefixtures("later", "github")
+def test_a_retired_pod_that_its_kubelet_does_not_end_is_forced_with_its_reason(stage: Stage, nodes: Nodes) -> None:
+    started(stage, nodes, 2)
+    spec(stage, replicas=0)
+    swept(stage)
+    assert all_pods(stage) == {}
+    assert repairs(stage) == ["its kubelet has not ended the Pod a minute after its grace period"] * 2
+    assert {row.state for row in stage.rows("SELECT state FROM claims")} == {"ended"}
+
+
+@pytest.mark.usefixtures("github")
+def test_a_pod_gets_its_grace_period_and_a_minute_more(stage: Stage, nodes: Nodes) -> None:
+    started(stage, nodes)
+    spec(stage, replicas=0)
+    for _ in range(3):
+        swept(stage)
+    assert len(all_pods(stage)) == 1
+    assert repairs(stage) == []
+
+
+@pytest.mark.usefixtures("later", "github")
+def test_an_idle_pod_that_somebody_deleted_is_retired_and_forced(stage: Stage, nodes: Nodes) -> None:
+    started(stage, nodes)
+    (name,) = stage.pods()
+    delete_gently(stage, name)
+    swept(stage)
+    assert name not in all_pods(stage)
+    (claim,) = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
+    assert claim.release_reason == "another client deleted the Pod, and its kubelet does not end it"
+
+
+@pytest.mark.usefixtures("later")
+def test_a_busy_pod_that_somebody_deleted_is_never_forced(stage: Stage, nodes: Nodes, github: StubGitHub) -> None:
+    github.runner = "busy"
+    started(stage, nodes)
+    (name,) = stage.pods()
+    stage.job(7, state="running")
+    stage.claim(name, job_id=7, state="executing", age=60, runner=RUNNER)
+    delete_gently(stage, name)
+    for _ in range(3):
+        swept(stage)
+    assert name in all_pods(stage)
+    assert repairs(stage) == []
+
+
+@pytest.mark.usefixtures("later", "github")
+@pytest.mark.parametrize("doubt", ["unreachable", "most nodes unreachable"])
+def test_nothing_is_forced_on_a_node_that_does_not_report(stage: Stage, nodes: Nodes, doubt: str) -> None:
+    node = started(stage, nodes)
+    nodes.dies(node, seconds_ago=SHORT)
+    if doubt == "most nodes unreachable":
+        nodes.dies(nodes.add("c"), seconds_ago=SHORT)
+    spec(stage, replicas=0)
+    for _ in range(3):
+        swept(stage)
+    assert len(all_pods(stage)) == 1
+
+
+@pytest.mark.usefixtures("later", "github")
+def test_a_pod_with_a_volume_waits_for_its_kubelet(stage: Stage, nodes: Nodes) -> None:
+    claim = object_path("persistentvolumeclaims", namespace=stage.namespace)
+    body = {
+        "metadata": {"name": "cache"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    stage.kube.request("POST", claim, body=body)
+    volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
+    started(stage, nodes, podTemplate={"spec": {"volumes": [volume]}})
+    spec(stage, replicas=0)
+    for _ in range(3):
+        swept(stage)
+    assert len(all_pods(stage)) == 1
+    assert repairs(stage) == []
