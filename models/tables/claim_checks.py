@@ -74,31 +74,20 @@ def show_stamp(db: Connection, claim_id: int, stamp: Stamp) -> None:
 
 
 def set_runner_seen(
-    db: Connection, claim_id: int, *, runner: ListedRunner | None, seen: str, at: datetime, now: datetime
+    db: Connection, claim_id: int, *, runner: ListedRunner, seen: str, at: datetime, now: datetime
 ) -> None:
-    """Record how GitHub showed the runner of a claim in a list that began at `at`.
+    """Record how GitHub showed a persistent runner in a check that began at `at`.
 
-    The registration token is erased when GitHub shows the runner, because the runner does not need it any more. The
-    column `runner_seen_at` has the time since which GitHub shows the runner in this way. A claim that another session
-    has locked is skipped.
+    The registration token is erased, because the runner does not need it any more. The column `runner_seen_at` has the
+    time since which GitHub shows the runner in this way. A claim that another session has locked is skipped.
     """
     db.execute(
         text("""
-            UPDATE claims SET runner_id = coalesce(:runner_id, runner_id),
+            UPDATE claims SET runner_id = :runner_id, jit = NULL, runner_absent_at = NULL,
                    online_at = CASE WHEN :online THEN coalesce(online_at, CAST(:now AS timestamptz)) ELSE online_at END,
-                   jit = CASE WHEN CAST(:runner_id AS bigint) IS NULL THEN jit END,
-                   runner_absent_at = CASE WHEN CAST(:runner_id AS bigint) IS NULL
-                                           THEN coalesce(runner_absent_at, CAST(:at AS timestamptz)) END,
                    runner_seen_at = CASE WHEN runner_seen = :seen THEN runner_seen_at ELSE CAST(:at AS timestamptz) END,
                    runner_seen = :seen
             WHERE id IN (SELECT id FROM claims WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE SKIP LOCKED)
         """),
-        {
-            "id": claim_id,
-            "runner_id": None if runner is None else runner.id,
-            "online": runner is not None and runner.online,
-            "seen": seen,
-            "at": at,
-            "now": now,
-        },
+        {"id": claim_id, "runner_id": runner.id, "online": runner.online, "seen": seen, "at": at, "now": now},
     )

@@ -62,7 +62,7 @@ class Claim(Base):
 
     id: Mapped[Serial]
     purpose: Mapped[str]
-    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL: spare, registration, retirement")
+    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL for a spare and a retirement")
     runner_pod_id: Mapped[int] = mapped_column(ForeignKey("runner_pods.id"))
     pod_uid: Mapped[str]
     pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))

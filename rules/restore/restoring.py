@@ -172,6 +172,9 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
         )
     )
     if verdict.busy:
+        if claim is not None and claim.purpose is Purpose.REGISTER:
+            why = f"claim {claim.id} registers a persistent runner; its release removes the runner first"
+            return PodVerdict(Act.LEAVE, why)
         if claim is not None and claim.purpose is Purpose.RETIRE:
             claim, drops = None, claim
         return replace(_busy(claim, runner, ", ".join(verdict.reasons)), drops=drops)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -39,8 +39,9 @@ def persistent_runners(tick: Tick) -> None:
 
     If GitHub does not answer for an installation, the tick skips all further scopes of the installation (law L14).
     """
-    if not tick.dry:
-        tick.part("installations", lambda: find_installations(tick))
+    unknown = {scope.split("/")[1].lower() for scope in tick.read(registrations.scopes_without_home)}
+    if unknown and not tick.dry:
+        tick.part("installations", lambda: find_installations(tick, unknown))
     by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
     for row in tick.read(registrations.registered):
         by_scope[row.installation_id, row.scope].append(row)
@@ -56,15 +57,12 @@ def persistent_runners(tick: Tick) -> None:
             return
 
 
-def find_installations(tick: Tick) -> None:
+def find_installations(tick: Tick, logins: Collection[str]) -> None:
     """Ask GitHub for the installations of owners that no webhook has named yet, so that their pools can register.
 
-    GitHub is asked only if a persistent pool needs the answer.
+    `logins`: the logins of these owners, in lower case.
     """
     rt = tick.rt
-    logins = {scope.split("/")[1].lower() for scope in tick.read(registrations.scopes_without_home)}
-    if not logins:
-        return
     for each in rt.github.list_installations(deadline_seconds=remaining()):
         if each.login.lower() not in logins or each.suspended:
             continue
@@ -104,13 +102,17 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
         runner, at = look_up(tick, claim), utcnow()
     if claim.online_at is not None and at <= claim.online_at:
         return  # the list is older than the last look-up
+    if runner is None and claim.online_at is not None and look_up(tick, claim) is not None:
+        return  # the list was not complete (law L8)
     shown = shown_of(runner)
     if not tick.dry:
 
         def record(db: Connection) -> None:
+            if runner is None:
+                claim_checks.set_absent(db, claim.id, absent=True, now=at)
+                return
             claim_checks.set_runner_seen(db, claim.id, runner=runner, seen=shown, at=at, now=utcnow())
-            if runner is not None:
-                mint_attempts.set_runner_id(db, claim.id, runner_name=runner.name, runner_id=runner.id)
+            mint_attempts.set_runner_id(db, claim.id, runner_name=runner.name, runner_id=runner.id)
 
         tick.rt.transaction(record)
     same = claim.runner_seen == shown and claim.runner_seen_at is not None

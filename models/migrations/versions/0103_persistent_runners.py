@@ -18,13 +18,10 @@ _PURPOSES = {"0102": "'job', 'retire'", "0103": "'job', 'register', 'retire'"}
 
 
 def _replace_checks(purposes: str, *, owner: str) -> None:
-    """Replace the two constraints on the purpose of a claim.
-
-    The existing rows satisfy the new constraints. They are not read again, because the table stays locked meanwhile.
-    """
+    """Replace the two constraints on the purpose of a claim."""
     for name, condition in (("purpose_known", f"purpose IN ({purposes})"), ("retire_is_nobodys", owner)):
         op.drop_constraint(name, "claims", type_="check")
-        op.create_check_constraint(name, "claims", condition, postgresql_not_valid=True)
+        op.create_check_constraint(name, "claims", condition)
 
 
 def upgrade() -> None:

@@ -49,6 +49,7 @@ TASKS: Mapping[str, str] = {
             "orphaned_service_accounts",
             "prune",
             "unidentified_executions",
+            "persistent_runners",
             "catch_up",
             "gates",
             "gone_nodes",

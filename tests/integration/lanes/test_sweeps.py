@@ -56,6 +56,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "orphaned_service_accounts": (POD,),
     "prune": ("SELECT 1 FROM deliveries WHERE guid = 'a0' FOR UPDATE",),
     "unidentified_executions": (JOB, CLAIM, POD),
+    "persistent_runners": (CLAIM, POD),
     "catch_up": (JOB,),
     "gates": ("SELECT 1 FROM gates WHERE upstream = 'github' FOR NO KEY UPDATE",),
 }

@@ -86,13 +86,13 @@ FACTS = st.builds(
 
 
 @given(FACTS)
-def test_only_a_live_claim_for_a_job_is_ever_delivered(facts: PollFacts) -> None:
+def test_only_a_live_claim_for_a_job_or_a_registration_is_ever_delivered(facts: PollFacts) -> None:
     given_answer = answer(facts)
     delivers = given_answer.verdict in {Verdict.DELIVER, Verdict.DELIVER_AGAIN}
     assert (given_answer.claim_id is not None) == delivers
     if delivers:
         assert facts.claim is not None
-        assert facts.claim.purpose is Purpose.JOB
+        assert facts.claim.purpose in {Purpose.JOB, Purpose.REGISTER}
         assert facts.claim.state in {C.MINTED, C.DELIVERED}
         assert not facts.used
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.claims.machines import ClaimState, Purpose
+from rules.claims.machines import RUNNERS, ClaimState, Purpose
 from rules.restore.restoring import Act, Registered, RestoredPod, RowClaim, judge_pod, stem_of, stem_of_runner
 
 BUSY = Registered(id=1, name="p-0123abcd", online=True, busy=True, installation_id=1, scope="orgs/acme")
@@ -44,7 +44,7 @@ pods = st.builds(
     asked=st.booleans(),
     used=st.booleans(),
     claim=claims,
-).filter(lambda pod: not (pod.used and pod.claim is not None and pod.claim.purpose is Purpose.JOB))
+).filter(lambda pod: not (pod.used and pod.claim is not None and pod.claim.purpose in RUNNERS))
 """A used Pod is only claimed again to be retired."""
 
 
@@ -54,7 +54,7 @@ def test_what_may_hold_a_jit_is_never_released_and_always_has_a_claim(pod: Resto
     verdict = judge_pod(pod)
     if pod.terminal or not signs:
         return
-    known = pod.used or (pod.claim is not None and pod.claim.delivered)
+    known = pod.used or (pod.claim is not None and (pod.claim.delivered or pod.claim.purpose is Purpose.REGISTER))
     assert verdict.act in ({Act.LEAVE} if known else {Act.EXECUTE, Act.REBUILD, Act.KEEP})
 
 

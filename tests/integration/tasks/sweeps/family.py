@@ -29,6 +29,7 @@ from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tasks.sweeps.orphaned_stamps import orphaned_stamps
+from tasks.sweeps.persistent_runners import persistent_runners
 from tasks.sweeps.prune import prune
 from tasks.sweeps.redelivery import redelivery
 from tasks.sweeps.rematch import rematch
@@ -138,6 +139,16 @@ def pod_of(stage: Stage) -> str:
 def never_delivered(stage: Stage, _github: GitHub) -> None:
     stage.job(7)
     stage.claim(pod_of(stage), job_id=7, state="minted", age=400)
+
+
+def lost_runner(stage: Stage, github: GitHub) -> None:
+    offline_runner(stage, github)
+    stage.rows(
+        """
+        UPDATE claims SET purpose = 'register', job_id = NULL, spare_since = NULL, runner_seen = 'offline',
+               runner_seen_at = now() - interval '700 s', online_at = now() - interval '1 hour'
+        """
+    )
 
 
 def offline_runner(stage: Stage, github: GitHub) -> None:
@@ -421,6 +432,19 @@ FAMILY = (
         gets=NO_POD,
         moves=(ENDED, EXECUTES),
         remapped=runs_another,
+        late=ROWS_FIRST,
+        namesake=NO_NAME,
+        kills=True,
+    ),
+    Member(
+        task=persistent_runners,
+        stall=lost_runner,
+        repaired=RELEASING,
+        reads="runners",
+        asks=No("the list of runners says enough"),
+        gets=NO_POD,
+        moves=(ENDED,),
+        remapped=No("its claim has no job"),
         late=ROWS_FIRST,
         namesake=NO_NAME,
         kills=True,
