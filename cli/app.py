@@ -77,6 +77,7 @@ pools.app.command("pause")(pool_changes.pause)
 pools.app.command("resume")(pool_changes.resume)
 pools.app.command("scale")(pool_changes.scale)
 pools.app.command("drain")(pool_changes.drain)
+pools.app.command("detach")(pool_changes.detach)
 
 
 def _start(process: str) -> Settings:

@@ -1,4 +1,4 @@
-"""`ostler pool pause|resume|scale|drain`: changes of a RunnerPool object in the cluster.
+"""`ostler pool pause|resume|scale|drain|detach`: changes of a RunnerPool object in the cluster, and of its runners.
 
 `scale` and `drain` name the resource version that was read, so they fail if another client has changed the pool. The
 command then reads the pool again. `pause` and `resume` patch only the field `paused` of the pool with this UID. The
@@ -74,6 +74,56 @@ def scale(
         typer.echo(
             f"{name} is paused: the reconciler creates and retires no Pod until `ostler pool resume {name}`", err=True
         )
+
+
+def detach(
+    yes: Annotated[bool, typer.Option("--yes", help="confirm that Ostler does not run any more")] = False,
+    settle: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=600,
+            help="seconds after which the command checks once more; a stopping worker "
+            "might have created a runner meanwhile",
+        ),
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Detach all runner Pods from Ostler after its removal, so that nothing stays Terminating. Jobs continue.
+
+    The command removes the StatefulSets of runners without their Pods, and the finalizer ostler.dev/exit of the Pods.
+    The chart runs it after `helm uninstall`. While Ostler runs, it would create the runners again.
+    """
+    from cli.cluster import calling
+    from k8s_adapters.owners.detaching import Detached, detach_runners
+    from ostler.settings import load_cluster
+
+    if not yes:
+        typer.echo(
+            "ostler: detach removes the StatefulSets of all runners, and the finalizers of their Pods; jobs continue. "
+            "A running Ostler would create the runners again. Confirm with --yes",
+            err=True,
+        )
+        raise typer.Exit(2)
+    namespaces = load_cluster().namespaces
+    where = " and ".join(map(repr, namespaces))
+    found = Detached()
+    with calling(
+        needs=f"list and delete on statefulsets.apps, and list, get and patch on pods, in namespace {where}"
+    ) as kube:
+        for again in range(2 if settle else 1):
+            if again:
+                time.sleep(settle)
+            for namespace in namespaces:
+                found += detach_runners(kube, namespace=namespace)
+    if as_json:
+        print_json({"namespaces": namespaces, "stateful_sets": found.stateful_sets, "finalizers": found.finalizers})
+    elif found:
+        typer.echo(
+            f"{found.stateful_sets} StatefulSets and {found.finalizers} finalizers of Pods are removed in {where}"
+        )
+    else:
+        typer.echo(f"no runner in {where} has a StatefulSet or a finalizer of Ostler")
 
 
 def drain(

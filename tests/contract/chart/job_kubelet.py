@@ -1,4 +1,4 @@
-"""A kubelet for the migration alone: it runs the containers of a Job's Pod as processes, as that Pod's identity."""
+"""A kubelet for the hooks of the chart alone: it runs the containers of a Job's Pod as processes, as that Pod's identity."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ class JobKubelet:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("OSTLER_")}
         for variable in container.get("env", ()):
             environment[variable["name"]] = variable.get("value") or self._secret(variable["valueFrom"]["secretKeyRef"])
-        if any(mount["name"] == "token" for mount in container["volumeMounts"]):
+        mounted = any(mount["name"] == "token" for mount in container["volumeMounts"])
+        if mounted or spec["automountServiceAccountToken"]:
             environment["OSTLER_KUBECONFIG"] = str(self._token_of(spec["serviceAccountName"]))
         done = subprocess.run(
             [sys.executable, "-m", "ostler", *container["args"]],

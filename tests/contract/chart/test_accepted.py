@@ -13,7 +13,7 @@ from lab.manifests import Kinds
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from tests.contract.chart.values import MATRIX
 
-PRODUCT = ("web", "worker", "beat", "watch", "flower", "migrate")
+PRODUCT = ("web", "worker", "beat", "watch", "flower", "migrate", "uninstall")
 
 
 def merged(values: dict[str, Any], runners: str) -> dict[str, Any]:
@@ -96,6 +96,7 @@ def test_beat_and_flower_have_no_token_and_each_process_an_identity_of_its_own(n
         "beat": False,
         "flower": False,
         "migrate": False,
+        "uninstall": True,
     }
     accounts = [template["spec"]["serviceAccountName"] for template in found.values()]
     assert len(set(accounts)) == len(accounts) == len(PRODUCT)

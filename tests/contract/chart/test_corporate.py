@@ -46,7 +46,7 @@ def containers(template: Json) -> list[Json]:
 
 def test_extra_values_reach_every_container_of_the_control_plane() -> None:
     found = dict(pods(EXTRA))
-    assert set(found) == {"web", "worker", "beat", "watch", "flower", "migrate"}
+    assert set(found) == {"web", "worker", "beat", "watch", "flower", "migrate", "uninstall"}
     for component, template in found.items():
         assert template["metadata"]["labels"]["example.com/cost-centre"] == "ci", component
         assert template["spec"]["imagePullSecrets"] == [{"name": "registry"}]
@@ -57,7 +57,7 @@ def test_extra_values_reach_every_container_of_the_control_plane() -> None:
                 continue
             for variable in EXTRA["extraEnv"]:
                 assert variable in container["env"], container["name"]
-    for component in set(found) - {"migrate"}:
+    for component in set(found) - {"migrate", "uninstall"}:
         (container,) = containers(found[component])
         assert {"name": "OSTLER_CA_BUNDLE", "value": "/etc/ostler/ca/ca.crt"} in container["env"], component
 
@@ -95,7 +95,7 @@ NO_USER = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGrou
 @pytest.mark.parametrize("values", [{"openshift": {"enabled": True}}, NO_USER], ids=["openshift", "null"])
 def test_restricted_v2_accepts_every_pod_of_the_control_plane(values: Json) -> None:
     assert {component: refusals_of_restricted_v2(each["spec"]) for component, each in pods(values | EXTRA)} == {
-        each: [] for each in ("web", "worker", "beat", "watch", "flower", "migrate")
+        each: [] for each in ("web", "worker", "beat", "watch", "flower", "migrate", "uninstall")
     }
 
 

@@ -42,7 +42,11 @@ class Cluster:
 
     def upgrade(self, **values: Any) -> None:
         helm.upgrade_install(
-            values=values, kubeconfig=self.control_plane.kubeconfig, namespace=RELEASE, hooks=True, crds=True
+            values={"uninstall": {"settle": 0}, **values},
+            kubeconfig=self.control_plane.kubeconfig,
+            namespace=RELEASE,
+            hooks=True,
+            crds=True,
         )
 
     def say(self, url: str) -> None:
@@ -136,7 +140,12 @@ def test_a_release_comes_grows_is_refused_goes_back_and_goes(cluster: Cluster) -
     pools = "/apis/ostler.dev/v1alpha1/namespaces/ostler-runners/runnerpools"
     body = {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", **pool}
     cluster.kube.request("POST", pools, body=body)
-    helm.uninstall(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE, hooks=True)
+    with cluster.kubelet() as kubelet:
+        helm.uninstall(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE, hooks=True)
+    assert kubelet.ran == ["detach: 0"]
+    runners = "/apis/rbac.authorization.k8s.io/v1/namespaces/ostler-runners/roles"
+    assert not cluster.has(f"{runners}/ostler-uninstall")
+    assert not cluster.has(f"/api/v1/namespaces/{RELEASE}/serviceaccounts/ostler-uninstall")
     assert not cluster.has(f"/apis/apps/v1/namespaces/{RELEASE}/deployments/ostler-web")
     for kept in (DEFINITION, f"{pools}/small"):
         assert "deletionTimestamp" not in cluster.kube.request("GET", kept)["metadata"]
