@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,23 +86,23 @@ def system(
 
 
 class Fleet:
-    """The three pools of the system, and the jobs that they got."""
+    """The pools of the system, and the jobs that they got."""
 
-    def __init__(self, system: System, halts: Path) -> None:
-        self.system, self.halts = system, halts
+    def __init__(self, system: System, halts: Path, pools: Sequence[LabPool] = POOLS) -> None:
+        self.system, self.halts, self.pools = system, halts, pools
         self.kube = system.kube()
         self.jobs = 0
 
     def change(self, **spec: Any) -> None:
         """Change the spec of each pool."""
-        for pool in POOLS:
+        for pool in self.pools:
             path = pool_path(self.system.namespace, pool.name)
             self.kube.request("PATCH", path, body={"spec": spec}, content_type=MERGE_PATCH)
 
     def send(self, count: int, *, seconds: float = 1.0) -> None:
         """Send jobs for each pool."""
-        for number, pool in enumerate(POOLS):
-            account = ACCOUNTS[number % len(ACCOUNTS)]
+        for number, pool in enumerate(self.pools):
+            account = ACCOUNTS[0 if "lifecycle" in pool.spec else number % len(ACCOUNTS)]
             job = {"repository": f"{account.login}/{account.repositories[0]}", "labels": list(pool.labels)}
             self.system.lab("POST", "/jobs", {**job, "count": count, "duration_seconds": seconds})
             self.jobs += count
@@ -132,11 +132,13 @@ class Fleet:
 
     def reach(self, replicas: int) -> None:
         """Wait until each pool has this number of Pods, and nothing else is left of earlier ones."""
-        wanted = dict.fromkeys([pool.name for pool in POOLS], replicas) if replicas else {}
+        wanted = dict.fromkeys([pool.name for pool in self.pools], replicas) if replicas else {}
+        sets = sum(pool.spec.get("workload") == "StatefulSet" for pool in self.pools)
 
         def reached() -> bool:
             everything = list_pods(self.kube, namespace=self.system.namespace)
-            return self.pods() == wanted and len(everything) == 3 * replicas and self.sets() == 2 * replicas
+            whole = len(everything) == len(self.pools) * replicas
+            return self.pods() == wanted and whole and self.sets() == sets * replicas
 
         eventually(reached, within=WITHIN, what=f"{replicas} Pods of each pool, and no more")
 
