@@ -48,6 +48,11 @@ class LabPool:
     spec: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of `spec`. They replace fields of the same name that are derived from this pool."""
 
+    @property
+    def persistent(self) -> bool:
+        """Return whether the runners of the pool run one job after the other."""
+        return "registration" in self.spec
+
 
 ACCOUNTS = (
     LabAccount(1001, "acme", "Organization", 501, ("shop", "billing")),
@@ -69,6 +74,13 @@ SETS_POOL = LabPool(
     },
 )
 """A pool whose runners are StatefulSets with volumes. Only a real control plane has the controller for them."""
+
+_PERSISTENT: Mapping[str, Any] = {"lifecycle": "persistent", "registration": {"organization": ACCOUNTS[0].login}}
+PERSISTENT_POOLS = (
+    LabPool("static", ("self-hosted", "linux", "static"), 3, spec=_PERSISTENT),
+    LabPool("licensed", ("self-hosted", "linux", "licensed"), 2, spec={**SETS_POOL.spec, **_PERSISTENT}),
+)
+"""Pools whose runners run one job after the other, with both workloads. Only the first account has them."""
 
 NODE_POOLS = tuple(
     replace(pool, cpu="50m", memory="128Mi", replicas=replicas) for pool, replicas in zip(POOLS, (6, 3), strict=True)

@@ -128,7 +128,11 @@ def within_budget(history: History) -> Iterator[str]:
     used: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for event in sorted(history.events, key=lambda event: event.id):
         claim = claims[event.claim_id]
-        if claim.account_id is None or not (event.transition == "claim" or event.transition in ENDS):
+        if (
+            claim.purpose != "job"
+            or claim.account_id is None
+            or not (event.transition == "claim" or event.transition in ENDS)
+        ):
             continue
         sign = 1 if event.transition == "claim" else -1
         mine = used[claim.account_id]

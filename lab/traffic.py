@@ -62,9 +62,11 @@ class Traffic:
         """Return the jobs of the next workflow run, `most` at most, as bodies for the lab's GitHub."""
         dice = self._dice
         account = dice.choice(self._accounts)
-        repository = dice.choice(account.repositories)
         workflow = dice.choices(WORKFLOWS, weights=[each.weight for each in WORKFLOWS])[0]
         pool = dice.choices(self._pools, weights=[each.replicas for each in self._pools])[0]
+        if pool.persistent:
+            account = self._accounts[0]  # the runners are registered in its organisation
+        repository = dice.choice(account.repositories)
         return [
             {
                 "repository": f"{account.login}/{repository}",

@@ -90,7 +90,7 @@ def at_a_moment(moment: Moment) -> Iterator[Broken]:
         yield from (Broken("L1", f"{what} {key} has {many} live claims") for key, many in counts.items() if many > 1)
     used: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for claim in moment.claims:
-        if claim.account_id is not None:
+        if claim.purpose == "job" and claim.account_id is not None:
             used[claim.account_id].update({"count": 1, "vcpu": claim.vcpu, "memory": claim.memory})
     for pod in moment.lingering:
         used[pod.account_id].update({"count": 1, "vcpu": pod.vcpu, "memory": pod.memory})
@@ -136,8 +136,8 @@ def of_a_deletion(pod: str, *, seen_at: datetime, claims: Iterable[ClaimSpan]) -
     if not any(claim.purpose == "retire" for claim in spans):
         yield Broken("L7", f"Pod {pod} was deleted without a retire claim")
     for claim in spans:
-        if claim.purpose == "job" and claim.lived_at(seen_at):
-            yield Broken("L8", f"Pod {pod} was deleted while its job claim {claim.id} was live")
+        if claim.purpose != "retire" and claim.lived_at(seen_at):
+            yield Broken("L8", f"Pod {pod} was deleted while its {claim.purpose} claim {claim.id} was live")
             if claim.delivered_at is not None and claim.delivered_at <= seen_at:
                 yield Broken("L3", f"Pod {pod} was deleted while it had the JIT of claim {claim.id}")
 

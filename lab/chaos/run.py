@@ -17,9 +17,10 @@ from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
 from beat_schedule import periods
-from k8s_adapters.client import object_path
+from k8s_adapters.client import MERGE_PATCH, object_path
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from lab.bootstrap import ACCOUNTS, NODE_POOLS, POOLS, SETS_POOL
+from k8s_adapters.pools import pool_path
+from lab.bootstrap import ACCOUNTS, NODE_POOLS, PERSISTENT_POOLS, POOLS, SETS_POOL
 from lab.chaos.breaker import WEBHOOKS, Breaker
 from lab.chaos.laws import (
     ANSWERS_WITHIN,
@@ -135,7 +136,7 @@ class Result:
 def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Result:
     """Start a system in `folder`, inject the plan's faults, and return the result. Raises the errors of `System`."""
     on_nodes = scene.cluster == NODE
-    pools = {"embedded": POOLS, NODE: NODE_POOLS}.get(scene.cluster, (*POOLS, SETS_POOL))
+    pools = {"embedded": POOLS, NODE: NODE_POOLS}.get(scene.cluster, (*POOLS, SETS_POOL, *PERSISTENT_POOLS))
     options = Options(
         pools=pools,
         real_nodes=2,
@@ -153,7 +154,8 @@ def run_chaos(folder: Path, plan: ChaosPlan, scene: Scene, *, say: Say) -> Resul
         own_roles=True,
     )
     with System(folder, options, say=say, cluster=scene.cluster) as system:
-        system.wait_for_warm_pods(sum(pool.replicas for pool in options.pools) // 2, timeout=180)
+        polling = sum(pool.replicas for pool in options.pools if not pool.persistent)
+        system.wait_for_warm_pods(polling // 2, timeout=180)
         return _Run(system, plan, scene, say=say).play()
 
 
@@ -218,7 +220,10 @@ class _Run:
             self._strangers.add(name)
 
     def _calm(self) -> None:
-        """End every fault, so that anything that is still left after a while is a leak."""
+        """End every fault, so that anything that is still left after a while is a leak.
+
+        Persistent runners live until their pools need them no more, so these pools are scaled to 0.
+        """
         self._breaker.mend_all()
         for upstream in ("github", "kubernetes"):
             self._system.no_faults(upstream)
@@ -226,6 +231,10 @@ class _Run:
         calm = {**dict.fromkeys(rates, 0), "reorder": False, "paused": False}
         self._system.lab("POST", "/webhooks", calm)
         self._system.lab("POST", "/settings", {"forgetful_rate": 0})
+        for pool in self._system.options.pools:
+            if pool.persistent:
+                path = pool_path(self._system.namespace, pool.name)
+                self._kube.request("PATCH", path, body={"spec": {"replicas": 0}}, content_type=MERGE_PATCH)
 
     # Work
 
@@ -315,7 +324,7 @@ class _Run:
             left.append(f"{in_flight} webhooks are on their way")
         namespace = self._system.namespace
         pods = read_pods(self._kube, namespace=namespace)
-        wanted = sum(pool.replicas for pool in self._system.options.pools)
+        wanted = sum(pool.replicas for pool in self._system.options.pools if not pool.persistent)
         if len(pods) != wanted:
             left.append(f"{len(pods)} Pods instead of {wanted}")
         names = {pod.name for pod in pods}

@@ -71,7 +71,13 @@ class Control:
 
     async def list_secrets(self, _request: Request) -> Response:
         """Return every credential that was ever issued. Tests use them to search for leaks."""
-        return JSONResponse({"jits": self._world.jits(), "installation_tokens": self._identity.given})
+        return JSONResponse(
+            {
+                "jits": self._world.jits(),
+                "registration_tokens": self._world.tokens(),
+                "installation_tokens": self._identity.given,
+            }
+        )
 
     async def add_account(self, request: Request) -> Response:
         """Install the App on an account."""

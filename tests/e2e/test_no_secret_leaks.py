@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -28,7 +28,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from k8s_adapters.client import KubeClient
-from lab.bootstrap import LabPool
+from lab.bootstrap import PERSISTENT_POOLS, LabPool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port
 from lab.system import Options, System
@@ -201,7 +201,7 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     port = free_port()
     options = Options(
-        pools=(LabPool("small", LABELS, 6),),
+        pools=(LabPool("small", LABELS, 6), replace(PERSISTENT_POOLS[0], replicas=1)),
         beats=1,
         real_pods=2,
         settings={**timings(sweep_every=3), "OSTLER_LOG_LEVEL": "DEBUG", "OSTLER_METRICS_PORT": str(port)},
@@ -265,7 +265,8 @@ def run_jobs(stage: Stage, count: int) -> None:
     ):
         system.lab("POST", "/faults", [{"method": "POST", "path_regex": ORG, "times": 1, **fault}])
     body = {"repository": "acme/shop", "labels": list(LABELS), "duration_seconds": 0.5}
-    wanted = set(system.lab("POST", "/jobs", [body] * count)["ids"])
+    persistent = {**body, "labels": list(PERSISTENT_POOLS[0].labels)}
+    wanted = set(system.lab("POST", "/jobs", [*[body] * count, *[persistent] * 3])["ids"])
     web, hook = system.web_url, {"content-type": "application/json", "x-hub-signature-256": "sha256=00"}
     end = time.monotonic() + 240
     while True:
@@ -289,6 +290,7 @@ def test_no_secret_is_seen_where_it_does_not_belong(stage: Stage) -> None:
     webhook, encryption, password, *key_lines = system.secrets()
     planted = {
         "JIT": given["jits"],
+        "registration token": given["registration_tokens"],
         "installation token": given["installation_tokens"],
         "webhook secret": [webhook],
         "encryption key": [encryption],

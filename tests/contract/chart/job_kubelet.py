@@ -1,4 +1,4 @@
-"""A kubelet for the hooks of the chart alone: it runs the containers of a Job's Pod as processes, as that Pod's identity."""
+"""A kubelet for the hooks of the chart alone: it runs the containers of a Job as processes with the Pod's identity."""
 
 from __future__ import annotations
 
