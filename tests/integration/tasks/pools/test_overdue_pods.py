@@ -106,6 +106,7 @@ def test_nothing_is_forced_on_a_node_that_does_not_report(stage: Stage, nodes: N
     for _ in range(3):
         swept(stage)
     assert len(all_pods(stage)) == 1
+    assert repairs(stage) == []
 
 
 @pytest.mark.usefixtures("later", "github")
