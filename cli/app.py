@@ -17,6 +17,7 @@ from cli import (
     jobs,
     pods,
     pool_changes,
+    pool_conversion,
     pools,
     restore,
     setup,
@@ -78,6 +79,7 @@ pools.app.command("resume")(pool_changes.resume)
 pools.app.command("scale")(pool_changes.scale)
 pools.app.command("drain")(pool_changes.drain)
 pools.app.command("detach")(pool_changes.detach)
+pools.app.command("convert")(pool_conversion.convert)
 
 
 def _start(process: str) -> Settings:

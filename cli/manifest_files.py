@@ -25,8 +25,21 @@ def read_files(name: str, path: str, *, namespace: str) -> Manifests:
     Raises `ConfigurationError`, with cause and cure in one line, if a file is missing, empty, not YAML or not a
     manifest.
     """
+    found = read_objects(name, path, cure=_RENDER)
+    try:
+        return read_manifests(found, namespace=namespace)
+    except Malformed as error:
+        raise ConfigurationError(f"{name}: {path}: {error}; correct it, or {_RENDER}") from None
+
+
+def read_objects(name: str, path: str, *, cure: str) -> list[Any]:
+    """Return the YAML documents in a file, in a folder or on stdin, at least one.
+
+    `name` is the argument that named the path, and `cure` says how to get a good file. Raises `ConfigurationError`,
+    with cause and cure in one line, if a file is missing, empty or not YAML.
+    """
     found: list[Any] = []
-    for source, text in _texts(name, path):
+    for source, text in _texts(name, path, cure):
         try:
             # JSON is also YAML. The C parser is used if it exists, because a rendered chart is long.
             loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -35,16 +48,13 @@ def read_files(name: str, path: str, *, namespace: str) -> Manifests:
             mark = getattr(error, "problem_mark", None)
             where = f", line {mark.line + 1}" if mark is not None else ""
             said = getattr(error, "problem", None) or "it cannot be read"
-            raise ConfigurationError(f"{name}: {source} is not valid YAML{where}: {said}; {_RENDER}") from None
+            raise ConfigurationError(f"{name}: {source} is not valid YAML{where}: {said}; {cure}") from None
     if not found:
-        raise ConfigurationError(f"{name}: {path} contains no objects; {_RENDER}")
-    try:
-        return read_manifests(found, namespace=namespace)
-    except Malformed as error:
-        raise ConfigurationError(f"{name}: {path}: {error}; correct it, or {_RENDER}") from None
+        raise ConfigurationError(f"{name}: {path} contains no objects; {cure}")
+    return found
 
 
-def _texts(name: str, path: str) -> Iterator[tuple[str, str]]:
+def _texts(name: str, path: str, cure: str) -> Iterator[tuple[str, str]]:
     if path == STDIN:
         yield "stdin", sys.stdin.read()
         return
@@ -52,14 +62,14 @@ def _texts(name: str, path: str) -> Iterator[tuple[str, str]]:
     if place.is_dir():
         files = sorted(each for each in place.rglob("*") if each.suffix in _SUFFIXES and each.is_file())
         if not files:
-            raise ConfigurationError(f"{name}: {path} contains no file that ends in .yaml, .yml or .json; {_RENDER}")
+            raise ConfigurationError(f"{name}: {path} contains no file that ends in .yaml, .yml or .json; {cure}")
     else:
         files = [place]
     for each in files:
         try:
             yield str(each), each.read_text()
         except FileNotFoundError:
-            raise ConfigurationError(f"{name}: {each} does not exist; {_RENDER}") from None
+            raise ConfigurationError(f"{name}: {each} does not exist; {cure}") from None
         except (OSError, UnicodeDecodeError) as error:
             why = (error.strerror or "no reason was given") if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigurationError(f"{name}: {each} cannot be read ({why}); {_RENDER}") from None
+            raise ConfigurationError(f"{name}: {each} cannot be read ({why}); {cure}") from None

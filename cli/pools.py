@@ -28,7 +28,7 @@ A Pod outlives its runner if a further container still runs after the poller and
 is no sign of a problem, because such Pods might only need more time to end.
 """
 
-app = typer.Typer(no_args_is_help=True, help="Show, scale, pause, drain and detach pools.")
+app = typer.Typer(no_args_is_help=True, help="Show, convert, scale, pause, drain and detach pools.")
 
 
 @app.command("list")

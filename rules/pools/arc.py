@@ -1,0 +1,297 @@
+"""Conversion of the RunnerDeployments, RunnerReplicaSets and RunnerSets of actions-runner-controller into pools.
+
+The module is pure: it reads objects and returns a pool for each, with a note for every field that the object sets. A
+field without a counterpart gets a note that says what to do.
+
+Source: the custom resource definitions of actions-runner-controller (`actions.summerwind.dev/v1alpha1`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rules.pools.pod_template import RUNNER
+from rules.pools.workloads import Lifecycle, Workload
+
+Json = dict[str, Any]
+
+IMAGE = "ghcr.io/actions/actions-runner:latest"
+KINDS = ("RunnerDeployment", "RunnerReplicaSet", "RunnerSet")
+AUTOSCALER = "HorizontalRunnerAutoscaler"
+DEFAULT_LABELS = ("self-hosted", "linux", "x64")
+"""Labels that a runner of actions-runner-controller has besides its own. Ostler's runners have no other labels than
+those of their pool, so a workflow that asks for one of them would find no runner otherwise."""
+
+_POD_FIELDS = frozenset(
+    {
+        "affinity",
+        "dnsConfig",
+        "dnsPolicy",
+        "hostAliases",
+        "imagePullSecrets",
+        "initContainers",
+        "nodeSelector",
+        "priorityClassName",
+        "runtimeClassName",
+        "terminationGracePeriodSeconds",
+        "tolerations",
+        "topologySpreadConstraints",
+        "volumes",
+    }
+)
+"""Fields of a Pod that an overlay may set, with the same meaning on both sides."""
+
+_CONTAINER_FIELDS = frozenset({"env", "envFrom", "imagePullPolicy", "resources", "volumeMounts"})
+"""Fields of the runner's container that an overlay may set, with the same meaning on both sides."""
+
+_READ = frozenset(
+    {
+        "containers",
+        "ephemeral",
+        "group",
+        "labels",
+        "organization",
+        "replicas",
+        "repository",
+        "template",
+        "volumeClaimTemplates",
+    }
+)
+"""Fields that become fields of a pool with another name or form."""
+
+_ADVICE: Mapping[str, str] = {
+    "containerMode": "use spec.containers.mode kubernetes (docs/operations/container-jobs.md); it needs lifecycle "
+    "ephemeral and workload Pod",
+    "dockerEnabled": "a job has no Docker daemon by default; spec.containers.mode buildkit or dind gives it one "
+    "(docs/operations/docker-in-jobs.md)",
+    "dockerdWithinRunnerContainer": "spec.containers.mode dind gives a job a Docker daemon "
+    "(docs/operations/docker-in-jobs.md)",
+    "enterprise": "Ostler registers runners in organisations and repositories; write one pool for each organisation",
+    "githubAPICredentialsFrom": "Ostler is one GitHub App for all pools; install it in the organisation",
+    "image": "the images of actions-runner-controller have another layout; use GitHub's image or your own "
+    "(docs/operations/runner-images.md)",
+    "serviceAccountName": "each runner has a ServiceAccount of its own without rights; give a job credentials in "
+    "another way, such as OpenID Connect",
+    "sidecarContainers": "a sidecar must end with the job; write it into podTemplate.spec.initContainers with "
+    "restartPolicy Always",
+    "securityContext": "spec.security and spec.assignedUser decide the user and the rights of the Pods",
+    "workDir": "the work folder is _work in the runner's home",
+    "workVolumeClaimTemplate": "workload StatefulSet with volumes.claims keeps a volume (docs/operations/volumes.md)",
+}
+"""What to do about fields without a counterpart. Other fields get `NO_COUNTERPART`."""
+
+NO_COUNTERPART = "it has no counterpart; check whether the pool needs it"
+_NEEDLESS = frozenset({"effectiveTime", "podManagementPolicy", "selector", "serviceName", "updateStrategy"})
+"""Fields that select or order objects of actions-runner-controller. A pool needs none of them."""
+_SIZES = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeralStorage"}
+"""Names of resources in a container and in `spec.resources` of a pool."""
+
+
+class NotConvertible(Exception):
+    """The object cannot become a pool. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What became of one field. `open` is True if a person has to decide."""
+
+    field: str
+    what: str
+    open: bool = False
+
+
+@dataclass(slots=True)
+class Converted:
+    """A pool, with a note for each field of the object that it was made from."""
+
+    kind: str
+    name: str
+    spec: Json = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def pool(self) -> Json:
+        """Return the RunnerPool."""
+        metadata = {"name": self.name}
+        return {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "metadata": metadata, "spec": self.spec}
+
+    def became(self, source: str, target: str) -> None:
+        """Note that a field became another field."""
+        self.notes.append(Note(source, target))
+
+    def asks(self, source: str, advice: str) -> None:
+        """Note that a person has to decide about a field."""
+        self.notes.append(Note(source, advice, open=True))
+
+
+def convert(objects: Iterable[Json]) -> list[Converted]:
+    """Return a pool for each runner object, with the limits of the autoscaler that names it.
+
+    Other objects are ignored. Raises `NotConvertible` if an object cannot become a pool, or if there is none.
+    """
+    found = [each for each in objects if isinstance(each, dict)]
+    scalers = [each for each in found if each.get("kind") == AUTOSCALER]
+    pools = []
+    for each in found:
+        if each.get("kind") not in KINDS:
+            continue
+        name = (each.get("metadata") or {}).get("name")
+        if not name:
+            raise NotConvertible(f"a {each['kind']} has no metadata.name")
+        try:
+            pools.append(_convert(each, Converted(each["kind"], str(name)), scalers))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise NotConvertible(f"{each['kind']} {name} does not have the structure of its kind") from None
+    if not pools:
+        raise NotConvertible(f"there is no object of the kinds {', '.join(KINDS)}")
+    return pools
+
+
+def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
+    spec: Json = item.get("spec") or {}
+    template: Json = spec.get("template") or {}
+    inner: Json = template.get("spec") or {}
+    runner = {**inner, **spec} if made.kind == "RunnerSet" else inner
+    containers = {each["name"]: each for each in inner.get("containers") or ()}
+    container = containers.pop(RUNNER, {})
+    own = {**container, **{name: runner[name] for name in _CONTAINER_FIELDS & set(runner)}}
+    if any(each.get("controller") for each in item["metadata"].get("ownerReferences") or ()):
+        made.asks("metadata.ownerReferences", "another object owns this one; convert the owner instead")
+    _registration(made, runner)
+    _lifecycle(made, runner)
+    made.spec["replicas"] = int(spec.get("replicas", 1))
+    made.became("replicas", "replicas")
+    _autoscaling(made, scalers)
+    _volumes(made, spec.get("volumeClaimTemplates") or (), own)
+    _template(made, runner, own, template.get("metadata") or {})
+    for name in sorted(containers):
+        made.asks(f"containers[{name}]", _ADVICE["sidecarContainers"])
+    for name in sorted(set(own) - _CONTAINER_FIELDS - {"name"}):
+        made.asks(f"containers[runner].{name}", _ADVICE.get(name, NO_COUNTERPART))
+    for name in sorted(set(runner) - _READ - _POD_FIELDS - _CONTAINER_FIELDS):
+        if name in _NEEDLESS:
+            made.became(name, "nothing: a pool needs no such field")
+        else:
+            made.asks(name, _ADVICE.get(name, NO_COUNTERPART))
+    return made
+
+
+def _registration(made: Converted, runner: Json) -> None:
+    made.spec["image"] = IMAGE
+    if "image" not in runner:
+        made.asks("image", _ADVICE["image"])
+    made.spec["runnerLabels"] = list(
+        dict.fromkeys((*DEFAULT_LABELS, *(str(each) for each in runner.get("labels") or ())))
+    )
+    made.became("labels", f"runnerLabels, with the default labels {', '.join(DEFAULT_LABELS)}")
+    if runner.get("group"):
+        made.spec["runnerGroup"] = str(runner["group"])
+        made.became("group", "runnerGroup")
+
+
+def _lifecycle(made: Converted, runner: Json) -> None:
+    scope = {name: str(runner[name]) for name in ("organization", "repository") if runner.get(name)}
+    if runner.get("ephemeral", True):
+        made.spec["lifecycle"] = Lifecycle.EPHEMERAL.value
+        made.became("ephemeral", "lifecycle ephemeral")
+        made.asks("allowForks", "jobs of forks wait in this pool; set allowForks to true if it must run them")
+        if "repository" in scope:
+            made.spec["allowedRepositories"] = [scope["repository"]]
+            made.became("repository", "allowedRepositories; Ostler registers each runner where its job is")
+        elif scope:
+            made.asks(
+                "organization",
+                "Ostler registers each runner where its job is; to admit this organisation alone, write its numeric id "
+                "into allowedAccounts",
+            )
+        return
+    if not scope:
+        raise NotConvertible(
+            f"{made.kind} {made.name} has persistent runners (ephemeral: false) and neither organization nor repository"
+        )
+    made.spec |= {"lifecycle": Lifecycle.PERSISTENT.value, "registration": scope}
+    made.became("ephemeral", "lifecycle persistent")
+    for name in scope:
+        made.became(name, f"registration.{name}")
+
+
+def _autoscaling(made: Converted, scalers: Sequence[Json]) -> None:
+    for each in scalers:
+        spec: Json = each.get("spec") or {}
+        target: Json = spec.get("scaleTargetRef") or {}
+        if target.get("name") != made.name or target.get("kind", KINDS[0]) != made.kind:
+            continue
+        least, most = int(spec.get("minReplicas") or 0), int(spec["maxReplicas"])
+        if made.spec["lifecycle"] == Lifecycle.PERSISTENT:
+            made.spec["replicas"] = most
+            made.asks(AUTOSCALER, f"the number of persistent runners is fixed; replicas is maxReplicas, {most}")
+            return
+        made.spec.pop("replicas")
+        made.spec["autoscaling"] = {"enabled": True, "minWarm": least, "maxReplicas": most}
+        made.became(f"{AUTOSCALER}.minReplicas, maxReplicas", "autoscaling.minWarm, autoscaling.maxReplicas")
+        for name in sorted(set(spec) - {"scaleTargetRef", "minReplicas", "maxReplicas"}):
+            if name in {"metrics", "scaleUpTriggers", "scaleDownDelaySecondsAfterScaleOut"}:
+                made.became(f"{AUTOSCALER}.{name}", "nothing: Ostler counts the queued jobs itself")
+            else:
+                made.asks(f"{AUTOSCALER}.{name}", NO_COUNTERPART)
+        return
+
+
+def _volumes(made: Converted, templates: Sequence[Json], container: Json) -> None:
+    if made.kind == "RunnerSet":
+        made.spec["workload"] = Workload.STATEFUL_SET.value
+        made.became("kind RunnerSet", "workload StatefulSet")
+    mounts = {each["name"]: each["mountPath"] for each in container.get("volumeMounts") or ()}
+    claims = []
+    for each in templates:
+        name, claim = each["metadata"]["name"], each["spec"]
+        storage = ((claim.get("resources") or {}).get("requests") or {}).get("storage")
+        if name not in mounts or storage is None:
+            made.asks(
+                f"volumeClaimTemplates[{name}]", "the runner does not mount it, or it has no size; write it by hand"
+            )
+            continue
+        one = {"name": name, "mountPath": mounts[name], "storage": storage}
+        if claim.get("storageClassName"):
+            one["storageClassName"] = claim["storageClassName"]
+        claims.append(one)
+        made.became(f"volumeClaimTemplates[{name}]", "volumes.claims")
+        if claim.get("accessModes") not in (None, ["ReadWriteOnce"]):
+            made.asks(f"volumeClaimTemplates[{name}].spec.accessModes", "set accessMode of the claim")
+    if claims:
+        made.spec["volumes"] = {"claims": claims, "reclaim": "Retain"}
+
+
+def _template(made: Converted, runner: Json, own: Json, metadata: Json) -> None:
+    pod = {name: runner[name] for name in sorted(_POD_FIELDS & set(runner))}
+    container = {name: own[name] for name in sorted(_CONTAINER_FIELDS & set(own))}
+    _resources(made, container.pop("resources", None) or {})
+    claimed = {each["name"] for each in (made.spec.get("volumes") or {}).get("claims", ())}
+    if left := [each for each in container.pop("volumeMounts", ()) if each["name"] not in claimed]:
+        container["volumeMounts"] = left
+    for name in pod:
+        made.became(name, f"podTemplate.spec.{name}")
+    for name in container:
+        made.became(name, f"podTemplate.spec.containers[runner].{name}")
+    if container:
+        pod["containers"] = [{"name": RUNNER, **container}]
+    overlay: Json = {}
+    if kept := {kind: metadata[kind] for kind in ("labels", "annotations") if metadata.get(kind)}:
+        overlay["metadata"] = kept
+        made.became("template.metadata", "podTemplate.metadata")
+    if pod:
+        overlay["spec"] = pod
+    if overlay:
+        made.spec["podTemplate"] = overlay
+
+
+def _resources(made: Converted, resources: Json) -> None:
+    """Take the sizes from the limits, and where there is no limit from the requests: a pool has one size for both."""
+    sizes = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    if known := {_SIZES[name]: size for name, size in sizes.items() if name in _SIZES}:
+        made.spec["resources"] = known
+        made.became("resources", "resources; requests and limits are equal, the limit if both are set")
+    for name in sorted(set(sizes) - set(_SIZES)):
+        made.asks(f"resources[{name}]", NO_COUNTERPART)

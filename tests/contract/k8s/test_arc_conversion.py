@@ -1,0 +1,89 @@
+"""The example in the page about actions-runner-controller: the command makes the shown pools, and they are accepted."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.pools import create_pool
+from lab.control_plane import ClusterAccess
+from tests.integration.cli.test_operator import run_command
+
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-arc.md"
+GIVEN, SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def api(real_control_plane: ClusterAccess) -> Iterator[KubeClient]:
+    client = make_client(kubeconfig=str(real_control_plane.kubeconfig))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def own(api: KubeClient) -> Iterator[str]:
+    """A namespace of this test."""
+    name = f"test-{secrets.token_hex(6)}"
+    api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
+    yield name
+    api.request("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def made(file: Path) -> list[dict[str, Any]]:
+    done = run_command({}, "pool", "convert", str(file))
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_the_command_makes_the_pools_that_the_page_shows(tmp_path: Path) -> None:
+    file = tmp_path / "arc.yaml"
+    file.write_text(GIVEN)
+    assert made(file) == list(yaml.safe_load_all(SHOWN))
+
+
+def test_a_list_of_kubectl_is_read_like_its_objects(tmp_path: Path) -> None:
+    file = tmp_path / "arc.yaml"
+    file.write_text(yaml.safe_dump({"kind": "List", "items": list(yaml.safe_load_all(GIVEN))}))
+    assert made(file) == list(yaml.safe_load_all(SHOWN))
+
+
+def test_the_api_server_accepts_the_pools(api: KubeClient, own: str, tmp_path: Path) -> None:
+    file = tmp_path / "arc.yaml"
+    file.write_text(GIVEN)
+    for pool in made(file):
+        seen = create_pool(api, namespace=own, name=pool["metadata"]["name"], spec=pool["spec"])
+        assert seen.problem is None
+
+
+def test_a_field_that_ostler_refuses_is_named_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "arc.yaml"
+    runner = {"organization": "acme", "volumes": [{"name": "host", "hostPath": {"path": "/"}}]}
+    item = {"kind": "RunnerDeployment", "metadata": {"name": "a"}, "spec": {"template": {"spec": runner}}}
+    file.write_text(yaml.safe_dump(item))
+    done = run_command({}, "pool", "convert", str(file))
+    assert "! Ostler refuses this pool: " in done.stderr
+    assert "hostPath" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "contains no objects"),
+        ("kind: Deployment", "there is no object of the kinds RunnerDeployment"),
+        ("a: [", "is not valid YAML"),
+    ],
+)
+def test_a_file_without_runner_objects_is_a_mistake_with_a_cure(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "arc.yaml"
+    file.write_text(text)
+    done = run_command({}, "pool", "convert", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert "kubectl get" in done.stderr
