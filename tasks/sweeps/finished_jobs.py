@@ -32,6 +32,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.task_names import FINISHED_JOBS
 from rules.claims.machines import ClaimState
+from rules.sweeps.nodes import OVERDUE_AFTER
 from rules.sweeps.orphans import FinishedPod, RunnerCheck, judge_finished
 from rules.sweeps.reaping import Expect
 from rules.sweeps.runner_checks import CHECKS_APART, RunnerList
@@ -122,7 +123,8 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     if living is None or living.uid != pod.pod_uid or living.is_over:
         return  # the Pod ended by itself, and the reconciler handles it
     node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node).gone is not None
-    if not node_gone and (living.terminating or hurried):
+    ends = living.terminating and not living.is_overdue(now=utcnow(), after=OVERDUE_AFTER)
+    if not node_gone and (ends or hurried):
         return  # the Pod ends by itself, or its node is back
     case = Case(
         what="retire",

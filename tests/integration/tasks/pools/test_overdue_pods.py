@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import object_path
+from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gone_nodes import gone_nodes
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.dead_nodes import SHORT, Nodes, all_pods, bind, delete_gently, nodes
@@ -18,7 +19,12 @@ __all__ = ["nodes"]
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a deleted Pod be overdue at once, instead of 60 s after its grace period of 30 s."""
-    for module in ("tasks.sweeps.gone_nodes", "tasks.claims.retire", "tasks.pools.plan"):
+    for module in (
+        "tasks.sweeps.gone_nodes",
+        "tasks.sweeps.finished_jobs",
+        "tasks.claims.retire",
+        "tasks.pools.plan",
+    ):
         monkeypatch.setattr(f"{module}.OVERDUE_AFTER", -60.0)
 
 
@@ -93,6 +99,71 @@ def test_a_busy_pod_that_somebody_deleted_is_never_forced(stage: Stage, nodes: N
         swept(stage)
     assert name in all_pods(stage)
     assert repairs(stage) == []
+
+
+def used(stage: Stage, github: StubGitHub, *, claim: str) -> str:
+    """Let a Pod execute a job that ended an hour ago, and let somebody delete the Pod; return its name."""
+    (name,) = stage.pods()
+    stage.job(7, state="running")
+    claim_id = stage.claim(name, job_id=7, state="executing", age=7200, runner=RUNNER)
+    stage.execute_job(name)
+    stage.rows(
+        "INSERT INTO executions (job_id, claim_id, account_id, vcpu, memory, runner_name, started_at)"
+        " SELECT 7, :claim, 1, 2000, 4096, :runner, now() - interval '2 h'",
+        claim=claim_id,
+        runner=RUNNER,
+    )
+    stage.rows(
+        "UPDATE jobs SET state = 'completed', conclusion = 'failure', started_at = now() - interval '2 h',"
+        " completed_at = now() - interval '1 h', changed_at = now() - interval '1 h' WHERE id = 7"
+    )
+    if claim == "ended":
+        stage.rows(
+            "UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() - interval '1 h',"
+            " changed_at = now() - interval '1 h' WHERE id = :claim",
+            claim=claim_id,
+        )
+    github.job = ("completed", "failure", RUNNER)
+    delete_gently(stage, name)
+    return name
+
+
+def finished(stage: Stage) -> None:
+    """Run the sweeps over finished jobs and over overdue Pods four times, two minutes apart."""
+    for _ in range(4):
+        finished_jobs.run()
+        swept(stage)
+        stage.later(120)
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("claim", ["ended", "executing"])
+def test_a_used_pod_that_somebody_deleted_is_forced_when_github_removed_its_runner(
+    stage: Stage, nodes: Nodes, github: StubGitHub, claim: str
+) -> None:
+    started(stage, nodes)
+    name = used(stage, github, claim=claim)
+    finished(stage)
+    assert name not in all_pods(stage)
+    assert repairs(stage) == ["its kubelet has not ended the Pod a minute after its grace period"]
+
+
+@pytest.mark.usefixtures("later")
+def test_a_used_pod_is_not_forced_while_its_runner_is_busy(stage: Stage, nodes: Nodes, github: StubGitHub) -> None:
+    github.runner = "busy"
+    started(stage, nodes)
+    name = used(stage, github, claim="executing")
+    finished(stage)
+    assert name in all_pods(stage)
+    assert (github.deleted, repairs(stage)) == ([], [])
+
+
+def test_a_used_pod_gets_its_grace_period_and_a_minute_more(stage: Stage, nodes: Nodes, github: StubGitHub) -> None:
+    started(stage, nodes)
+    name = used(stage, github, claim="ended")
+    finished(stage)
+    assert name in all_pods(stage)
+    assert [row.purpose for row in stage.rows("SELECT purpose FROM claims")] == ["job"]
 
 
 @pytest.mark.usefixtures("later", "github")
