@@ -138,10 +138,19 @@ def runners_of_pool(db: Connection, pool_id: int) -> RegisteredRunners | None:
     ).one_or_none()
     if row is None:
         return None
-    failure = row.failure
-    if home_of(db, row.registers_in) is None:
-        failure = f"the App is not installed in {row.registers_in}, or Ostler does not know the installation yet"
+    failure = why_no_home(db, row.registers_in) or row.failure
     return RegisteredRunners(scope=row.registers_in, online=row.online, busy=row.busy, failure=failure)
+
+
+def why_no_home(db: Connection, scope: str) -> str | None:
+    """Return why no runner can be registered in `scope`, or None if runners can be registered there."""
+    if home_of(db, scope) is not None:
+        return None
+    kind, login, *_ = scope.split("/")
+    if kind == "repos" and home_of(db, f"orgs/{login}") is not None:
+        name = scope.removeprefix("repos/")
+        return f"Ostler learns the numeric id of {name} from the first job of the repository; no job was queued yet"
+    return f"the App is not installed in {scope}, or Ostler does not know the installation yet"
 
 
 def registered(db: Connection) -> Sequence[Row[Any]]:

@@ -58,6 +58,7 @@ class PoolNow:
     - `drain`: report on the drain of a deleted pool, or None.
     - `brake`: brake of a pool whose runners never execute, or None.
     - `blocked_mints`: the backoff that blocks mints for jobs of the pool, or None.
+    - `registration`: why the last registration of a persistent runner failed, or None if no runner is missing.
     - `replicas_writer`: another field manager that sets the replicas of an autoscaled pool, or None.
     """
 
@@ -72,6 +73,7 @@ class PoolNow:
     scaled_down_at: datetime | None = None
     brake: Brake | None = None
     blocked_mints: BlockedMints | None = None
+    registration: str | None = None
     version: str | None = None
     """Warning about the version of the pool's runner, or None."""
     replicas_writer: str | None = None
@@ -203,6 +205,8 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
     if pool.blocked_mints is not None:
         told = pool.blocked_mints.describe(busy=plan.counts.get(PodState.BUSY, 0), now=now)
         return Condition("Degraded", "True", pool.blocked_mints.reason, told)
+    if pool.registration is not None:
+        return Condition("Degraded", "True", "RunnersNotRegistered", f"Runners are not registered: {pool.registration}")
     if plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on gone nodes: {plan.lost}")
     if pool.replicas_writer is not None:

@@ -11,6 +11,7 @@ from sqlalchemy import Row
 
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
+from models.claims.registrations import runners_of_pool
 from models.pools import draining, pool_plans
 from models.pools.blocked_mints import blocked_mints
 from ostler.clock import utcnow
@@ -52,6 +53,8 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
     if pool.deleted_at is not None:
         return
     mints = rt.transaction(blocked_mints, pool.id, now=now)
+    runners = rt.transaction(runners_of_pool, pool.id) if pool.registers_in is not None else None
+    registration = runners.failure if runners is not None and runners.online < plan.wanted else None
     stands = PoolNow(
         generation=pool.generation,
         selector=f"{POOL_LABEL}={pool.name}",
@@ -65,6 +68,7 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
         scaled_down_at=getattr(pool, "scaled_down_at", None),
         brake=brake,
         blocked_mints=mints,
+        registration=registration,
         version=version,
         volumes=planned.volumes if pool.volume_reclaim is not None else None,
     )

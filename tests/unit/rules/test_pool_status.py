@@ -218,6 +218,11 @@ def test_held_mints_are_told_with_the_pods_that_work() -> None:
     assert degraded(replace(POOL, blocked_mints=HELD), plan())[2] == HELD.describe(busy=0, now=NOW)
 
 
+def test_failed_registrations_are_told_before_lost_nodes() -> None:
+    found = degraded(replace(POOL, registration="GitHub refuses"), plan(lost=1))
+    assert found == ("True", "RunnersNotRegistered", "Runners are not registered: GitHub refuses")
+
+
 def test_lost_nodes_are_told_before_a_second_writer_of_replicas() -> None:
     found = degraded(replace(POOL, replicas_writer="argo"), plan(lost=2))
     assert found[:2] == ("True", "NodeLost")

@@ -237,6 +237,7 @@ def test_a_refused_token_leaves_a_warm_pod_and_one_test_after_a_growing_wait(sta
     releases(stage)
     assert {row.state for row in stage.rows("SELECT state FROM claims")} == {"ended"}
     assert match(stage) == [], "it waits"
+    assert "no" in degraded(stage)
 
     stage.rows("UPDATE claims SET ended_at = ended_at - interval '1 hour'")
     second = match(stage)
@@ -245,6 +246,39 @@ def test_a_refused_token_leaves_a_warm_pod_and_one_test_after_a_growing_wait(sta
     mints(stage, second)
     delivers(stage, second)
     assert len(match(stage)) == 2
+    assert degraded(stage) == "", "the last registration succeeded"
+
+
+def degraded(stage: Stage) -> str:
+    """Reconcile, and return the message of the pool's condition Degraded, or an empty text if there is no problem."""
+    tick(stage)
+    (pool,) = stage.rows("SELECT status FROM pools")
+    (found,) = [each for each in pool.status["conditions"] if each["type"] == "Degraded"]
+    if found["status"] == "False":
+        return ""
+    assert found["reason"] == "RunnersNotRegistered"
+    return str(found["message"])
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_pool_without_runners_forgets_the_last_failure(stage: Stage, github: GitHub) -> None:
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    github.fails = Forbidden("no")
+    mints(stage, match(stage))
+    releases(stage)
+    assert degraded(stage)
+    spec(stage, replicas=0)
+    assert degraded(stage) == ""
+
+
+@pytest.mark.usefixtures("no_chains", "github")
+def test_a_repository_without_jobs_is_named_as_the_cause(stage: Stage) -> None:
+    stage.pool(replicas=1, lifecycle="persistent", registration={"repository": "acme/other"})
+    tick(stage)
+    assert "first job of the repository" in degraded(stage)
 
 
 @pytest.mark.usefixtures("no_chains")
