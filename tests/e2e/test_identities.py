@@ -27,6 +27,8 @@ pytestmark = pytest.mark.timeout(600)
 JOBS = 20
 POOLS = (LabPool("small", ("self-hosted", "linux", "small"), 6),)
 
+HOOKS = {"migrate", "uninstall"}
+"""Components whose Jobs Helm runs. This run has no Helm, and `tests/contract/chart/test_release.py` runs them."""
 # Granted, and not needed by so short a run: process, resource, verb.
 SELDOM = {
     ("worker", "events", "create"),
@@ -87,14 +89,14 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def granted(system: System) -> set[tuple[str, str, str]]:
-    """Return process, resource and verb of every rule of the chart's Roles."""
+    """Return process, resource and verb of every rule of the chart's Roles, except those of hooks."""
     assert system.identities is not None
     found = set()
     for manifest in system.identities.manifests:
         if manifest["kind"] not in {"Role", "ClusterRole"}:
             continue
         process = manifest["metadata"]["labels"]["app.kubernetes.io/component"]
-        for rule in manifest["rules"] if process != "migrate" else ():
+        for rule in manifest["rules"] if process not in HOOKS else ():
             names = rule.get("resources") or rule["nonResourceURLs"]
             found |= {(process, name, verb) for name in names for verb in rule["verbs"]}
     return found
