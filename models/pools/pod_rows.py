@@ -28,7 +28,6 @@ class PodRow:
     - `charged`: the Pod was charged to an account. It counts against the account's budget until the Pod ends.
     - `online_at`: time at which GitHub first showed the Pod's persistent runner as online, or None.
     - `executes`: the Pod's persistent runner executes a job, or GitHub showed the runner as busy in its last list.
-    - `claim_changed_at`: time of the last transition of the live claim, or None without a live claim.
     - `releasing`: the live claim is being released.
     """
 
@@ -51,7 +50,6 @@ class PodRow:
     charged: bool = False
     online_at: datetime | None = None
     executes: bool = False
-    claim_changed_at: datetime | None = None
     releasing: bool = False
 
     @property
@@ -192,7 +190,7 @@ _ROWS = """
            coalesce(c.runner_seen = 'busy', false) OR EXISTS (
                SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL AND c.purpose = 'register'
            ) AS executes,
-           c.changed_at AS claim_changed_at, coalesce(c.state = 'releasing', false) AS releasing
+           coalesce(c.state = 'releasing', false) AS releasing
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     LEFT JOIN LATERAL (SELECT bool_or(delivered_at IS NOT NULL) AS ever, max(ended_at) AS freed_at
                        FROM claims WHERE pod_uid = p.uid) d ON true
