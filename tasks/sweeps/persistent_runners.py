@@ -7,9 +7,7 @@ L3).
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -19,42 +17,26 @@ from models.routing import accounts
 from models.sweeps.repairs import Case
 from models.tables import claim_checks, mint_attempts
 from ostler.clock import utcnow
-from ostler.errors import UpstreamError
 from ostler.task_names import PERSISTENT_RUNNERS
 from rules.claims.registrations import Registered, Shown, why_remove
 from rules.routing.scopes import Scope
 from rules.sweeps.reaping import Expect, Source, Witness
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from tasks.claims.release import send_release
+from tasks.sweeps.claims_by_scope import check_by_scope
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, UNAVAILABLE
-from tasks.sweeps.runner_lists import runners_of
+from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls, remaining
 
 
 @sweep(PERSISTENT_RUNNERS, longest=LONGEST)
 def persistent_runners(tick: Tick) -> None:
-    """Check each scope with persistent runners once, in a random order.
-
-    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (law L14).
-    """
+    """Find the installations of owners that are not known yet, then check the runners of each scope."""
     unknown = {scope.split("/")[1].lower() for scope in tick.read(registrations.scopes_without_home)}
     if unknown and not tick.dry:
         tick.part("installations", lambda: find_installations(tick, unknown))
-    by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
-    for row in tick.read(registrations.registered):
-        by_scope[row.installation_id, row.scope].append(row)
-    scopes = list(by_scope.items())
-    random.shuffle(scopes)
-    unavailable: set[int] = set()
-    for (installation_id, scope), claims in scopes:
-        if not tick.goes_on():
-            return
-        if installation_id not in unavailable and not check_scope(tick, installation_id, scope, claims):
-            unavailable.add(installation_id)
-        if not tick.page():
-            return
+    check_by_scope(tick, tick.read(registrations.registered), check)
 
 
 def find_installations(tick: Tick, logins: Collection[str]) -> None:
@@ -75,23 +57,6 @@ def find_installations(tick: Tick, logins: Collection[str]) -> None:
             access=accounts.access_of_new(rt.settings),
             now=utcnow(),
         )
-
-
-def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
-    """Check the runners of one scope. Return False if GitHub would not answer for the installation."""
-    try:
-        seen = runners_of(tick, installation_id=installation_id, scope=scope)
-    except UpstreamError as error:
-        tick.skipped(error, scope=scope)
-        return not isinstance(error, UNAVAILABLE)
-    tick.listed(len(seen.runners))
-    for claim in claims:
-        if not tick.goes_on():
-            break
-        failed = tick.attempt(lambda claim: check(tick, claim, seen), claim, row=claim.id)
-        if isinstance(failed, UNAVAILABLE):
-            return False
-    return True
 
 
 def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:

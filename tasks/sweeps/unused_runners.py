@@ -7,9 +7,6 @@ of the runner is not released (law L3).
 
 from __future__ import annotations
 
-import random
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -21,7 +18,6 @@ from models.sweeps.repairs import Case
 from models.tables import claim_checks, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
-from ostler.errors import UpstreamError
 from ostler.task_names import UNUSED_RUNNERS
 from rules.claims.job_outcomes import NO_JOB, JobOutcome, NextStep
 from rules.claims.stalls import Cause, FoundBy
@@ -40,9 +36,9 @@ from rules.sweeps.unused import (
 )
 from tasks.claims import github
 from tasks.claims.release import send_release
+from tasks.sweeps.claims_by_scope import check_by_scope
 from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, UNAVAILABLE
-from tasks.sweeps.runner_lists import runners_of
+from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.transactions import NOW
@@ -55,10 +51,7 @@ for _verdict in set(UnusedAction) - {UnusedAction.ASK_JOB}:
 
 @sweep(UNUSED_RUNNERS, longest=LONGEST)
 def unused_runners(tick: Tick) -> None:
-    """Check each scope once, in a random order. If the check of a scope or a claim fails, the other checks still run.
-
-    If GitHub does not answer for an installation, the tick skips all further scopes of the installation (law L14).
-    """
+    """Check the claims of each scope against the list of its runners."""
     settings = tick.rt.settings
     rows = tick.read(
         sweeps.unused,
@@ -67,42 +60,7 @@ def unused_runners(tick: Tick) -> None:
         spares_older_than=settings.timings.spare_after,
         now=NOW,
     )
-    by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
-    for row in rows:
-        if row.installation_id is not None:
-            by_scope[row.installation_id, row.scope].append(row)
-    scopes = list(by_scope.items())
-    random.shuffle(scopes)
-    unavailable: set[int] = set()
-    for (installation_id, scope), claims in scopes:
-        if not tick.goes_on():
-            return
-        if installation_id in unavailable:
-            continue
-        if not check_scope(tick, installation_id, scope, claims):
-            unavailable.add(installation_id)
-        if not tick.page():
-            return
-
-
-def check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]]) -> bool:
-    """Check the claims of one scope.
-
-    Return True if the other scopes of the installation can be checked; False if GitHub would not answer for them.
-    """
-    try:
-        seen = runners_of(tick, installation_id=installation_id, scope=scope)
-    except UpstreamError as error:
-        tick.skipped(error, scope=scope)
-        return not isinstance(error, UNAVAILABLE)
-    tick.listed(len(seen.runners))
-    for claim in claims:
-        if not tick.goes_on():
-            break
-        failed = tick.attempt(lambda claim: check(tick, claim, seen), claim, row=claim.id)
-        if isinstance(failed, UNAVAILABLE):
-            return False
-    return True
+    check_by_scope(tick, rows, check)
 
 
 def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
