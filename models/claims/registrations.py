@@ -159,7 +159,8 @@ def registered(db: Connection) -> Sequence[Row[Any]]:
         text(f"""
             SELECT c.id, c.pod_uid, c.pool_id, c.runner_name, {INSTALLATION_NOW} AS installation_id,
                    {SCOPE_NOW} AS scope, c.delivered_at, c.online_at, c.runner_absent_at, c.runner_seen,
-                   c.runner_seen_at
+                   c.runner_seen_at,
+                   EXISTS (SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL) AS executes
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.ended_at IS NULL AND c.purpose = 'register' AND c.state = 'delivered'
               AND p.terminal_at IS NULL AND p.gone_at IS NULL

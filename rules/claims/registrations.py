@@ -47,7 +47,7 @@ def describe_registration(*, url: str, token: str, name: str, labels: Sequence[s
 
 
 class Shown(StrEnum):
-    """How GitHub shows a runner."""
+    """State of a runner in GitHub's answer."""
 
     ONLINE = "online"
     BUSY = "busy"
@@ -59,13 +59,15 @@ class Shown(StrEnum):
 class Registered:
     """A persistent runner whose registration token was delivered.
 
-    `absent_before` is True if an earlier list, at least a minute older, did not show the runner either. Times are in
-    seconds: since the delivery, and since the runner was first shown as offline without a break.
+    `absent_before` is True if an earlier list, at least a minute older, did not show the runner either. `executes` is
+    True if the runner began a job whose end Ostler does not know. Times are in seconds: since the delivery, and since
+    the runner was first shown as offline without a break.
     """
 
     shown: Shown
     ever_online: bool
     absent_before: bool = False
+    executes: bool = False
     delivered_for: float = 0.0
     offline_for: float = 0.0
 
@@ -76,9 +78,10 @@ def why_remove(
     """Return why a persistent runner must be removed and its Pod replaced, or None if it must stay.
 
     The release of the claim asks GitHub to delete the runner first. It stops if GitHub refuses because the runner
-    executes a job.
+    executes a job. GitHub cannot refuse this for a runner that it does not know. Such a runner therefore stays until
+    the end of its job is known (law L3).
     """
-    if runner.shown in {Shown.ONLINE, Shown.BUSY}:
+    if runner.shown in {Shown.ONLINE, Shown.BUSY} or (runner.shown is Shown.ABSENT and runner.executes):
         return None
     if not runner.ever_online:
         if runner.delivered_for < registers_within:

@@ -80,7 +80,7 @@ _ADVICE: Mapping[str, str] = {
     "workDir": "the work folder is _work in the runner's home",
     "workVolumeClaimTemplate": "workload StatefulSet with volumes.claims keeps a volume (docs/operations/volumes.md)",
 }
-"""What to do about fields without a counterpart. Other fields get `NO_COUNTERPART`."""
+"""Advice about fields without a counterpart. Every other field without a counterpart gets `NO_COUNTERPART`."""
 
 NO_COUNTERPART = "it has no counterpart; check whether the pool needs it"
 _NEEDLESS = frozenset({"effectiveTime", "podManagementPolicy", "selector", "serviceName", "updateStrategy"})
@@ -95,7 +95,7 @@ class NotConvertible(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What became of one field. `open` is True if a person has to decide."""
+    """Result of the conversion of one field. `open` is True if a person has to decide about the field."""
 
     field: str
     what: str
@@ -288,7 +288,7 @@ def _template(made: Converted, runner: Json, own: Json, metadata: Json) -> None:
 
 
 def _resources(made: Converted, resources: Json) -> None:
-    """Take the sizes from the limits, and where there is no limit from the requests: a pool has one size for both."""
+    """Set the sizes from the limits, and where there is no limit from the requests: a pool has one size for both."""
     sizes = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     if known := {_SIZES[name]: size for name, size in sizes.items() if name in _SIZES}:
         made.spec["resources"] = known

@@ -85,6 +85,7 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
         Registered(
             shown=shown,
             ever_online=claim.online_at is not None,
+            executes=claim.executes,
             absent_before=seen.is_second_check(claim.runner_absent_at),
             delivered_for=(at - claim.delivered_at).total_seconds(),
             offline_for=(at - claim.runner_seen_at).total_seconds() if same else 0.0,

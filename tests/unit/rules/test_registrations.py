@@ -72,6 +72,13 @@ def test_a_runner_that_was_deleted_on_github_needs_two_lists() -> None:
     assert why_remove(replace(absent, absent_before=True)) == "GitHub does not know its runner any more"
 
 
+@pytest.mark.parametrize("ever_online", [False, True])
+def test_a_runner_that_github_does_not_know_stays_until_the_end_of_its_job_is_known(*, ever_online: bool) -> None:
+    absent = replace(ONCE, shown=Shown.ABSENT, ever_online=ever_online, absent_before=True, delivered_for=1e9)
+    assert why_remove(replace(absent, executes=True)) is None
+    assert why_remove(absent) is not None
+
+
 def test_an_offline_runner_is_replaced_only_after_long() -> None:
     assert why_remove(replace(ONCE, offline_for=OFFLINE_FOR - 1, delivered_for=1e9)) is None
     assert why_remove(replace(ONCE, offline_for=OFFLINE_FOR)) == "its runner was offline for 600 s"

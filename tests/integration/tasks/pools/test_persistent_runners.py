@@ -448,6 +448,23 @@ def test_a_runner_that_a_person_deleted_is_replaced_after_two_lists(stage: Stage
 
 
 @pytest.mark.usefixtures("no_chains")
+def test_a_runner_that_executes_a_job_is_not_removed_because_github_does_not_know_it(
+    stage: Stage, github: GitHub
+) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    stage.job(7, state="queued")
+    runs(stage, claim_id, 7, "in_progress")
+    github.runners.clear()
+    for _ in range(3):
+        sweep(stage)
+    assert stage.see(claim_id).state == "delivered"
+
+    runs(stage, claim_id, 7, "completed")
+    sweep(stage)
+    assert stage.see(claim_id).state == "releasing"
+
+
+@pytest.mark.usefixtures("no_chains")
 def test_a_runner_by_hand_is_left_alone(stage: Stage, github: GitHub) -> None:
     github.show("by-hand", online=False)
     (claim_id,) = registered(stage, github, 1)
