@@ -103,6 +103,8 @@ def record_pods(
     """
     held = [pod.uid for pod in pods if pod.held]
     if held and listed_at is not None:
+        ours = [(pod.namespace, pod.name, pod.attempt_id) for pod in pods if pod.held and pod.ours]
+        pod_births.drop_hiding(db, pods=ours, listed_at=listed_at)
         pod_facts.record_present(db, held, listed_at=listed_at)
     known = {
         row.name: row

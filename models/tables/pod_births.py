@@ -178,11 +178,6 @@ def give_up(db: Connection, rows: Sequence[int], *, now: datetime) -> None:
         )
 
 
-def drop_unborn(db: Connection, *, row_id: int) -> None:
-    """Delete the row of a Pod that was never created. If the Pod appears nevertheless, a list gives it a new row."""
-    db.execute(text("DELETE FROM runner_pods WHERE id = :id AND uid IS NULL"), {"id": row_id})
-
-
 def drop_given_up(db: Connection, *, row_id: int) -> bool:
     """Delete a given-up row. Return True if the row was deleted.
 
@@ -203,4 +198,29 @@ def give_up_row(db: Connection, *, row_id: int, older_than: timedelta, now: date
     db.execute(
         text("UPDATE runner_pods SET gone_at = :now WHERE id = :id AND uid IS NULL AND created_at <= :created"),
         {"id": row_id, "now": now, "created": now - older_than},
+    )
+
+
+def drop_hiding(db: Connection, *, pods: Sequence[tuple[str, str, str]], listed_at: datetime) -> None:
+    """Delete rows without a UID that were written before a list began, if the list shows a Pod of another attempt.
+
+    `pods` contains the namespace, the name and the attempt of each listed Pod. Such a row would hide the Pod, because a
+    name has at most one row that has or awaits a Pod. If the Pod of a deleted row appears nevertheless, a list gives it
+    a new row. Locked rows are skipped.
+    """
+    db.execute(
+        text("""
+            DELETE FROM runner_pods WHERE id IN (
+                SELECT r.id FROM runner_pods r
+                JOIN unnest(CAST(:namespaces AS text[]), CAST(:names AS text[]), CAST(:attempts AS text[]))
+                     AS l (namespace, name, attempt) ON l.namespace = r.namespace AND l.name = r.name
+                WHERE r.uid IS NULL AND r.attempt_id <> l.attempt AND r.created_at < :listed_at
+                ORDER BY r.id FOR UPDATE OF r SKIP LOCKED)
+        """),
+        {
+            "namespaces": [namespace for namespace, _, _ in pods],
+            "names": [name for _, name, _ in pods],
+            "attempts": [attempt for _, _, attempt in pods],
+            "listed_at": listed_at,
+        },
     )

@@ -181,7 +181,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             policy=calls(SWEEP),
         )
     except Conflict:
-        resolve_conflict(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
+        resolve_conflict(rt, pool, row_id=row_id, pod_name=pod_name)
         return
 
     def body(db: Connection) -> None:
@@ -193,21 +193,18 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         telemetry.PODS_CREATED.inc()
 
 
-def resolve_conflict(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
+def resolve_conflict(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str) -> None:
     """Decide what becomes of a row after a creation, because an object already has the name of the Pod.
 
     A runner with volumes gets the name of an earlier runner, so the objects of the earlier runner might still have the
-    name. They are removed, and the next reconcile repeats the creation, for `RETRIED_FOR` at most. If the controller
-    has created the Pod of this attempt, the next list shows it. If the Pod of another attempt has the name, the row is
-    deleted, because it would hide that Pod. After every other conflict, the row is marked as gone.
+    name. They are removed, and the next reconcile repeats the creation, for `RETRIED_FOR` at most. If a runner Pod has
+    the name, the next list shows it: the row gets the Pod of this attempt, and makes way for the Pod of another attempt
+    (`pod_births.drop_hiding`). After every other conflict, the row is marked as gone.
     """
     namespace, retried = pool.namespace, False
     if stateful_set_of(pod_name) is not None:
         pod = get_pod(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
-        if pod is not None and pod.attempt == attempt:
-            return
         if pod is not None and pod.is_ours:
-            rt.transaction(pod_births.drop_unborn, row_id=row_id)
             return
         retried = clear_name(rt.kube, namespace=namespace, name=pod_name, policy=calls(SWEEP_ROW))
     log.warning("pod.not_created_because_name_is_in_use", pod=pod_name)

@@ -379,9 +379,8 @@ def test_runners_that_finished_at_once_are_replaced_although_their_sets_end_slow
         stage.kube.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
 
 
-def test_a_row_does_not_hide_the_pod_of_another_attempt(stage: Stage) -> None:
-    (name,) = started(stage, 1, volumes=CACHE)
-    uid = stage.pods()[name].uid
+def unbind(stage: Stage, name: str) -> None:
+    """Give the name to the row of another attempt, which waits for a Pod."""
     stage.rows("DELETE FROM offers")
     stage.rows(
         """
@@ -390,8 +389,41 @@ def test_a_row_does_not_hide_the_pod_of_another_attempt(stage: Stage) -> None:
         """,
         name=name,
     )
+
+
+def test_a_row_does_not_hide_the_pod_of_another_attempt(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    uid = stage.pods()[name].uid
+    unbind(stage, name)
     ticks(stage, 6)
     assert uid in {row.uid for row in rows_of(stage, name)}
+
+
+def test_a_given_up_row_does_not_hide_the_pod_of_another_attempt(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    uid = stage.pods()[name].uid
+    unbind(stage, name)
+    stage.rows("UPDATE runner_pods SET gone_at = now() WHERE name = :name RETURNING id", name=name)
+    spec(stage, replicas=0)
+    stage.with_settings(orphaned_account_after=0.0)
+    for _ in range(4):
+        ticks(stage, 1)
+        sweep_accounts(stage)
+    assert uid in {row.uid for row in rows_of(stage, name)} or uid not in uids(stage)
+
+
+def test_a_row_does_not_hide_the_pod_of_another_attempt_whose_set_is_gone(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    uid = stage.pods()[name].uid
+    unbind(stage, name)
+    path = object_path("statefulsets", namespace=stage.namespace, name=name.removesuffix("-0"), group="apps")
+    stage.kube.request("DELETE", path, body={"propagationPolicy": "Orphan"})
+    eventually(lambda: sets(stage) == set())
+    stage.kube.request("DELETE", object_path("serviceaccounts", namespace=stage.namespace, name=name))
+    for _ in range(6):  # the Pod does not poll
+        stage.rows("UPDATE pools SET create_after = NULL")
+        tick(stage)
+    assert uid in {row.uid for row in rows_of(stage, name)} or uid not in uids(stage)
 
 
 def test_a_held_pod_whose_row_says_gone_does_not_stay(stage: Stage) -> None:
