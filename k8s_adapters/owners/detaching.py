@@ -17,7 +17,7 @@ from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.owners.stateful_set import APPS, KIND
 from k8s_adapters.pods import list_pods
 from k8s_adapters.resources import becomes_true
-from ostler.errors import Retryable
+from ostler.errors import Forbidden, Invalid, Retryable, UpstreamError
 from rules.pools.workloads import pod_name_of
 from rules.upstream.retry import RetryPolicy
 
@@ -42,7 +42,8 @@ class Detached:
 def detach_runners(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> Detached:
     """Remove the StatefulSets of all runners in a namespace without their Pods, then the finalizers of the Pods.
 
-    A repeated call continues after an error. Raises `Retryable` if the StatefulSets do not disappear in time, and the
+    A repeated call continues after an error. If the API server refuses the change of one Pod, the other Pods are still
+    changed, and then the error is raised. Raises `Retryable` if the StatefulSets do not disappear in time, and the
     errors of `KubeClient.request`.
     """
     sets = _stateful_sets(client, namespace, policy)
@@ -55,10 +56,17 @@ def detach_runners(client: KubeClient, *, namespace: str, policy: RetryPolicy | 
             f"{OWNERS_WITHIN:.0f} s; check that kube-controller-manager runs, then run the command again"
         )
     removed = 0
+    refused: UpstreamError | None = None
     for pod in list_pods(client, namespace=namespace, policy=policy):
-        if pod.exit_held:
-            path = object_path("pods", namespace=namespace, name=pod.name)
+        if not pod.exit_held:
+            continue
+        path = object_path("pods", namespace=namespace, name=pod.name)
+        try:
             removed += finalizers.remove(client, path, uid=pod.uid, finalizer=EXIT_FINALIZER, policy=policy)
+        except (Forbidden, Invalid) as error:
+            refused = error
+    if refused is not None:
+        raise refused
     return Detached(len(sets), removed)
 
 

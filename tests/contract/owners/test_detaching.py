@@ -17,7 +17,7 @@ from k8s_adapters.owners.detaching import Detached, detach_runners
 from k8s_adapters.owners.stateful_set import APPS, KIND
 from k8s_adapters.pods import list_pods
 from lab.control_plane import ClusterAccess
-from ostler.errors import Retryable
+from ostler.errors import Forbidden, Retryable
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import MakeRunner
 from tests.contract.owners.test_stateful_sets import assert_no_successor, created, finish, pod_of
@@ -92,6 +92,25 @@ def test_a_detachment_that_was_cut_short_is_completed_by_the_next(
 
     assert detach_runners(admin, namespace=namespace) == Detached(finalizers=3)
     assert left(admin, namespace) == []
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_pod_that_must_not_be_changed_does_not_stop_the_others(
+    admin: KubeClient, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = finalizers.remove, 0
+
+    def is_refused_at_first(*given: Any, **named: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise Forbidden("an admission policy refuses the change")
+        return real(*given, **named)
+
+    monkeypatch.setattr(finalizers, "remove", is_refused_at_first)
+    with pytest.raises(Forbidden):
+        detach_runners(admin, namespace=namespace)
+    assert len(left(admin, namespace)) == 1
 
 
 def test_a_garbage_collector_that_does_not_work_is_named_and_finalizers_stay(
