@@ -41,7 +41,10 @@ LAWS = (
     "retry",
     "pool_plan",
     "starts",
-    "stall",
+    "owner_sync",
+    "volumes",
+    "registrations",
+    "stalls",
     "busy",
     "bindings",
     "machines",
@@ -87,7 +90,7 @@ def ask_mypy_about(names: Sequence[str], mutmut: Any) -> None:
     config().type_check_command = [sys.executable, str(Path(__file__).with_name("refused.py")), "mypy"]
 
 
-def refused_by(command: Sequence[str], *, made: Path = RESULTS.parent) -> dict[str, SimpleNamespace]:
+def refused_by(command: Sequence[str], *, made: Path = RESULTS) -> dict[str, SimpleNamespace]:
     """Return the mutants that this type checker refuses, as mutmut has them: each with an error and its description."""
     done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=True)
     messages: dict[str, dict[int, str]] = {}
@@ -297,9 +300,10 @@ def prose(names: Iterable[str], *, results: Path = RESULTS, root: Path = ROOT) -
     """Return how many mutants of texts with a space these modules would have; counted once for each version."""
     known_at = results / "prose.json"
     known: dict[str, int] = json.loads(known_at.read_text()) if known_at.exists() else {}
+    found = sources(root)
     total = 0
     for name in names:
-        source = (root / "rules" / f"{name}.py").read_text()
+        source = found[name].read_text()
         key = f"{name} {hashlib.sha256(source.encode()).hexdigest()[:12]}"
         if key not in known:
             known[key] = sum(1 for _ in _prose_of(source))

@@ -148,9 +148,9 @@ def test_mypy_refuses_what_stands_in_a_mutant_and_is_about_types(tmp_path: Path)
 
 def test_mutants_of_prose_are_counted_apart(tmp_path: Path) -> None:
     pytest.importorskip("mutmut", exc_type=ModuleNotFoundError)
-    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "claims").mkdir(parents=True)
     source = 'A = "outside of functions"\ndef old():\n    """What it does."""\n    return "Very old", "word"\n'
-    (tmp_path / "rules" / "ages.py").write_text(source)
+    (tmp_path / "rules" / "claims" / "ages.py").write_text(source)
     assert of_rules.prose(["ages"], results=tmp_path, root=tmp_path) == 3
     assert of_rules.prose(["ages"], results=tmp_path, root=tmp_path) == 3
 
@@ -174,6 +174,10 @@ def test_tests_of_the_module_run_before_others_that_are_little_faster() -> None:
     own, fast, slow = "unit/test_ages.py::a", "unit/test_b.py::fast", "unit/test_b.py::slow"
     assert forked.in_order("ages", [slow, own, fast], {own: 1.0, fast: 0.1, slow: 0.3}) == [fast, own, slow]
     assert forked.in_order("ages", [own, fast], {own: forked.SLOW, fast: 0.1}) == [fast]
+
+
+def test_every_module_about_a_law_exists() -> None:
+    assert set(of_rules.LAWS) <= set(of_rules.sources())
 
 
 def test_every_reason_for_a_survivor_names_a_line_that_exists() -> None:
