@@ -22,29 +22,29 @@ def problem_of(message: object, *, task: bool) -> str | None:
     message.
     """
     if not isinstance(message, Mapping):
-        return "it is not an object"
+        return "the message is not an object"
     headers, properties = message.get("headers"), message.get("properties")
     if not isinstance(headers, Mapping) or not isinstance(properties, Mapping):
-        return "it has no headers or no properties"
+        return "the message has no headers or no properties"
     route = properties.get("delivery_info")
     if not isinstance(route, Mapping) or not all(
         isinstance(route.get(key), str) for key in ("exchange", "routing_key")
     ):
-        return "it has no route"
+        return "the message names no exchange or no routing key"
     if not isinstance(properties.get("delivery_tag"), str):
-        return "it has no delivery tag"
+        return "the message has no delivery tag"
     return _problem_of_body(message, properties) or (_problem_of_task(message, headers) if task else None)
 
 
 def _problem_of_body(message: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
     if not isinstance(message.get("body"), str):
-        return "its body is not text"
+        return "the body of the message is not text"
     if properties.get("body_encoding") not in {None, "base64"}:
-        return "its body has an unknown encoding"
+        return "the body of the message has an unknown encoding"
     try:
         _body(message)
     except binascii.Error:
-        return "its body is not base64"
+        return "the body of the message is not base64"
     return None
 
 
@@ -57,24 +57,24 @@ def _problem_of_arguments(message: Mapping[str, Any]) -> str | None:
     try:
         found = json.loads(_body(message))
     except (ValueError, RecursionError):
-        return "its body is not JSON"
+        return "the body of the message is not JSON"
     kinds = list, dict, dict
     if not isinstance(found, list) or len(found) != len(kinds) or not all(map(isinstance, found, kinds)):
-        return "its body is not [args, kwargs, embed]"
+        return "the body of the message is not [args, kwargs, embed]"
     return None
 
 
 def _problem_of_task(message: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
     if not all(isinstance(headers.get(key), str) for key in ("task", "id")):
-        return "it does not name a task"
+        return "the message has no task name or no task id"
     if message.get("content-type") != _CONTENT_TYPE or message.get("content-encoding") not in {"utf-8", "utf8"}:
-        return "it is not JSON in UTF-8"
+        return "the message is not marked as JSON in UTF-8"
     if headers.get("compression"):
-        return "it is compressed"
+        return "the message is compressed"
     if not isinstance(headers.get("retries", 0), int | None):
-        return "its number of retries is not a number"
+        return "the number of retries in the message is not a number"
     match headers.get("timelimit"):
         case None | [_, _]:
             return _problem_of_arguments(message)
         case _:
-            return "its time limits are not a pair"
+            return "the time limits in the message are not a pair"

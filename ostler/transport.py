@@ -75,7 +75,7 @@ class QoS(redis.QoS):
         with self.channel.conn_or_acquire(client) as redis_client:
             entry = redis_client.hget(self.unacked_key, tag)
             if entry is not None and not _may_be_restored(entry):
-                _drop(self.unacked_key, "it is not an unacknowledged message")
+                _drop(self.unacked_key, "the entry is not a valid unacknowledged message")
                 redis_client.zrem(self.unacked_index_key, tag)
                 redis_client.hdel(self.unacked_key, tag)
                 return
@@ -96,7 +96,7 @@ class Client(client.Redis):
             try:
                 why = problem_of(_loads(entry), task=True)
             except (ValueError, RecursionError):
-                why = "it is not JSON, is nested too deeply, or contains an object of kombu (`__type__`)"
+                why = "the message is not JSON, is nested too deeply, or contains an object of kombu (`__type__`)"
             if why is not None:
                 _drop(_text(queue), why)
                 return None

@@ -164,7 +164,8 @@ def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> N
     """
     db.execute(
         text("""
-            UPDATE sweep_runs SET ended_at = :now, outcome = :lost, why = 'its lease expired'
+            UPDATE sweep_runs SET ended_at = :now, outcome = :lost,
+                   why = 'the tick did not record its end, so its process was probably killed'
             WHERE id IN (SELECT id FROM sweep_runs
                          WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no
                            AND (NOT dry OR began_at < :long_ago)

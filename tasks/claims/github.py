@@ -61,8 +61,8 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
         if found is None and not scope.certain:
             raise Gone(
                 f"the removal of runner {registration.runner_name} is not confirmed: GitHub finds no such runner in "
-                f"{registration.scope}, which might be another repository after a rename; remove the runner by hand if "
-                "the renamed repository lists it"
+                f"{registration.scope}, but the repository might have been renamed since the registration of the "
+                "runner; if the renamed repository lists the runner, remove it by hand"
             )
         runner_id = None if found is None else found.id
     if runner_id is not None:

@@ -212,7 +212,7 @@ class _Restore:
                 _judge(pod, rows.get(pod.uid), by_stem[stem], known, unasked, shared=stem in several)
             )
         if self._dry:
-            report.jobs["to be asked for"] = self._rt.transaction(restoring.open_jobs)
+            report.jobs["not asked about yet"] = self._rt.transaction(restoring.open_jobs)
             return report
         self._apply_all(report.judgements)
         self._hold_jobs()
@@ -421,10 +421,12 @@ class _Restore:
                 try:
                     said = self._ask(job)
                 except RateLimited:
-                    report.jobs["left to unresolved_jobs"] = rt.transaction(restoring.held_jobs)
+                    report.jobs["left to the sweep unresolved_jobs, because GitHub's rate limit is reached"] = (
+                        rt.transaction(restoring.held_jobs)
+                    )
                     return
                 except (UpstreamError, Invalid) as error:
-                    said = f"not answered ({meaning_of(error)})"
+                    said = f"without an answer from GitHub ({meaning_of(error)})"
                     self._later(job)
                 report.jobs[said] += 1
 
@@ -440,7 +442,7 @@ class _Restore:
         rt, installation_id = self._rt, job.installation_id
         if installation_id is None:
             self._later(job)
-            return "without an installation"
+            return "without a known installation of the App"
         told = self._patiently(
             lambda policy: ask_job(
                 rt, installation_id=installation_id, repository=job.repository, job_id=job.id, policy=policy

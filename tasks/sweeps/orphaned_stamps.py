@@ -80,7 +80,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
         evidence, same_uid=pod.uid == listed.uid, stamped=pod.owner is not None, terminating=pod.terminating
     )
     if verdict.keep:
-        log.info("orphaned_stamps.stamp_not_removed", pod=pod.name, why=verdict.reason)
+        log.info("orphaned_stamps.pod_not_retired", pod=pod.name, why=verdict.reason)
         return
     case = Case(
         what="retire",

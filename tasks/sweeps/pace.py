@@ -296,4 +296,4 @@ def _named(row: Any) -> Any:
 def _cause(error: Exception) -> str:
     if isinstance(error, Contended):
         return "another session has locked the rows"
-    return "the rows kept changing" if isinstance(error, StartOver) else cause_of(error)
+    return "other sessions changed the rows during each attempt" if isinstance(error, StartOver) else cause_of(error)

@@ -348,7 +348,7 @@ class Batches:
 
 def _judge(error: Exception, batch: Sequence[intake.Received]) -> _Undone:
     """Return the reason why a failed batch stored none of its deliveries. Write the reason to the log."""
-    cause = "the rows kept changing" if isinstance(error, StartOver) else cause_of(error)
+    cause = "other sessions changed the rows during each attempt" if isinstance(error, StartOver) else cause_of(error)
     if is_away(error):
         log.error("webhook.database_unavailable", deliveries=len(batch), error=cause)
         return _Undone.AWAY

@@ -113,8 +113,8 @@ class Admission:
             except KeyUnknown:
                 if is_late:
                     raise Unjudged(
-                        "the token cannot be verified yet: its key is not among the signing keys of the cluster, which "
-                        "were requested before the token arrived; the next poll of the Pod requests them again"
+                        "the token cannot be verified yet: its key is not among the signing keys of the cluster that "
+                        "web requested before the token arrived; web requests the keys again at the next poll"
                     ) from None
                 raise TokenRejected(
                     "the token is signed with a key that is not among the signing keys of the cluster"
