@@ -219,7 +219,9 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         create_after=starts.create_after if starts.waits(now) else None,
         brake=None if brake is None else brake.seen_by(accounts),
         runners=registrations.runners_of_pool(db, row.id),
-        cluster_gate=next((each.why or "its calls fail" for each in gates.shut(db, Upstream.KUBERNETES)), None),
+        cluster_gate=next(
+            (each.why or "calls to Kubernetes fail" for each in gates.shut(db, Upstream.KUBERNETES)), None
+        ),
     )
 
 

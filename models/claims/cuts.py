@@ -169,7 +169,7 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
     )
     claims = list(found.scalars())
     for claim_id in claims:
-        stamp_now(db, claim_id, why="its poller has ended", now=now)
+        stamp_now(db, claim_id, why="the poller of the Pod has ended", now=now)
     return claims
 
 

@@ -267,7 +267,7 @@ def give_to_spares(
             given[job_id] = claims.pop(0)
     if given:
         claim_jobs.give_to_spares(db, given, now=now)
-        move_jobs(db, "job_claim", list(given), now=now, who=WHO, why="given to a spare")
+        move_jobs(db, "job_claim", list(given), now=now, who=WHO, why="the job was given to a spare")
     return given
 
 

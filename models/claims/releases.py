@@ -345,7 +345,7 @@ def end_never_delivered(
             claim.runner_pod_id,
             now=now,
             who=who,
-            why="its stamp cannot be removed",
+            why="the stamp of the Pod cannot be removed",
             due_after=retire_due,
             trusted=False,
         )
@@ -475,7 +475,7 @@ def end_without_pod(
         claim_id,
         now=now,
         who=who,
-        why=f"{describe(pod_ends.read(db, claim.pod_uid)) or 'its Pod has ended'}; {job_outcome.why}",
+        why=f"{describe(pod_ends.read(db, claim.pod_uid)) or 'the Pod has ended'}; {job_outcome.why}",
         values={"end_reason": ":end_reason"},
         end_reason=EndReason.POD_SPENT if spent else EndReason.POD_GONE,
     )

@@ -92,7 +92,7 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
             claim_id,
             now=now,
             who=who,
-            why="its Pod stopped polling",
+            why="the Pod of the claim stopped polling",
             guard="AND state = 'minted' AND (leased_until IS NULL OR leased_until < :now)",
         )
     ]

@@ -218,7 +218,7 @@ def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | Non
             [former.id],
             now=batch.now,
             who=batch.who,
-            why=f"the runner of its claim runs job {job.id}",
+            why=f"the runner of its claim executes job {job.id} instead",
         )
         former.state = JobState.QUEUED
         if former.pool_id is not None:
@@ -314,7 +314,7 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
         claim.id,
         now=batch.now,
         who=batch.who,
-        why="its job completed",
+        why="the job of the claim is completed",
         values={"end_reason": "'completed'", "spare_since": "NULL"},
     )
     if moved is None:
@@ -327,7 +327,7 @@ def _end_claim(batch: _Batch, claim: ClaimView) -> None:
             [moved.job_id],
             now=batch.now,
             who=batch.who,
-            why="its claim ended with another job",
+            why="the claim of the job ended for another job",
             guard="AND state = 'claimed'",
         )
         batch.bound.wakes.update(row.pool_id for row in requeued if row.pool_id is not None)

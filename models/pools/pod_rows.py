@@ -87,7 +87,7 @@ class PodFacts:
     """True if Ostler created the Pod. No row is inserted for a foreign Pod that carries the pool's label."""
 
 
-OVER = "its poller and its runner have ended"
+OVER = "the poller and the runner of the Pod have ended"
 """Reason in the event of the retire claim, if the Pod is over but not terminal."""
 
 

@@ -182,7 +182,13 @@ def apply(db: Connection, pod: Pod, verdict: PodVerdict, seen: RowClaim | None, 
         case Act.RELEASE:
             claim_id = kept or _insert(db, pod, verdict.runner, why=verdict.why, now=now)
             _register(db, claim_id, pod.runners, now=now)
-            request_release(db, claim_id, reason="restored: nothing was delivered", now=now, who=WHO)
+            request_release(
+                db,
+                claim_id,
+                reason="Postgres was restored to an earlier state, and nothing was delivered to the Pod",
+                now=now,
+                who=WHO,
+            )
             return _state(db, claim_id) is ClaimState.RELEASING
         case Act.EXECUTE | Act.REBUILD | Act.KEEP:
             claim_id = kept or _insert(db, pod, verdict.runner, why=verdict.why, now=now)

@@ -103,8 +103,8 @@ def _signs(evidence: PodEvidence) -> tuple[str, ...]:
     found = (
         (evidence.any_delivered, "a claim was delivered"),
         (evidence.poller_exit_code == 0, "the poller exited 0"),
-        (evidence.runner_ever_ready, "container runner is or was ready"),
-        (evidence.github_runner_seen == "online", "its runner is online on GitHub"),
-        (evidence.github_runner_seen == "busy", "its runner is busy on GitHub"),
+        (evidence.runner_ever_ready, "the container `runner` is or was ready"),
+        (evidence.github_runner_seen == "online", "the runner of the Pod is online on GitHub"),
+        (evidence.github_runner_seen == "busy", "the runner of the Pod is busy on GitHub"),
     )
     return tuple(reason for holds, reason in found if holds)

@@ -44,9 +44,14 @@ def judge_cut(seen: CutEvidence, *, after: float = CUT_OFF_AFTER) -> CutVerdict:
     against = (
         (not seen.delivered_seconds >= after, f"less than {after:g} s have passed since the delivery"),
         (not seen.stamped, "the Pod carries no stamp"),
-        (not seen.poller_running, "its poller does not run"),
-        (seen.runner_began, "its container `runner` is ready or has ended"),
-        (seen.github_runner_seen not in {"offline", "absent"}, f"its runner is {seen.github_runner_seen} on GitHub"),
+        (not seen.poller_running, "the poller of the Pod does not run"),
+        (seen.runner_began, "the container `runner` is ready or has ended"),
+        (
+            seen.github_runner_seen not in {"offline", "absent"},
+            f"the runner of the Pod is {seen.github_runner_seen} on GitHub",
+        ),
     )
     found = next((why for holds, why in against if holds), None)
-    return CutVerdict(found is None, found or "its poller still runs, and its runner never came online")
+    return CutVerdict(
+        found is None, found or "the poller of the Pod still runs, and the runner of the Pod never came online"
+    )

@@ -90,7 +90,7 @@ class PodEnd:
         return How.UNKNOWN
 
 
-def describe(end: PodEnd, *, pod: str = "its Pod") -> str | None:
+def describe(end: PodEnd, *, pod: str = "the Pod") -> str | None:
     """Return a clause about the end of a Pod. Return None if no observation shows an end."""
     named = _named(end.reason)
     told = end.event is not None and end.event.names_somebody

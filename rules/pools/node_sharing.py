@@ -122,7 +122,7 @@ def _outcome(
     why = explain(view.demand, view.limits, granted, short_of=short_of)
     decision = decide(view.replicas, granted, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now)
     if decision.verdict is Verdict.DOWN and hoped.total > granted.total:
-        why = f"{why}; but nodes that are not Ready count for scaleDownDelay"
+        why = f"{why}; but a node that is not Ready counts until scaleDownDelay has passed"
         decision = decide(view.replicas, hoped, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now)
         if decision.verdict is not Verdict.DOWN:
             decision = left(view.replicas, why)

@@ -31,9 +31,9 @@ class Why(StrEnum):
     DRAINED = "the pool is being deleted"
     FORBIDDEN = "the cluster does not allow the pool's Pod Security level"
     TEMPLATE = "the pool's template has changed"
-    CORDONED = "its node is cordoned"
-    NOT_STARTED = "it did not poll in time"
-    AGE = "its runner is older than spec.maxRunnerAge"
+    CORDONED = "the node of the Pod is cordoned"
+    NOT_STARTED = "the Pod did not start to poll"
+    AGE = "the runner is older than spec.maxRunnerAge"
     OVERDUE = "another client deleted the Pod, and its kubelet does not end it"
 
 

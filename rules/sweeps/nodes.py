@@ -71,9 +71,9 @@ class NodeHealth:
 class Gone(StrEnum):
     """Reason why a node is gone. The value is the text that a repair records as its witness."""
 
-    DELETED = "its node object is deleted"
-    OUT_OF_SERVICE = "its node is out of service"
-    UNREACHABLE = "its node has been unreachable for too long"
+    DELETED = "the node was deleted from the cluster"
+    OUT_OF_SERVICE = "the node has the out-of-service taint and is not Ready"
+    UNREACHABLE = "the node has been unreachable for longer than OSTLER_NODE_LOST_AFTER"
 
     @property
     def fenced(self) -> bool:
@@ -148,7 +148,7 @@ def judge_forced(
     if busy.busy:
         return _leave_alone("the Pod might hold a JIT: " + ", ".join(busy.reasons))
     if evidence.any_delivered:
-        other = Witness(Source.GITHUB, "all its runners are removed")
+        other = Witness(Source.GITHUB, "all runners of the Pod are removed")
     else:
         other = Witness(Source.POSTGRES, "nothing was delivered")
     reason = OVERDUE if gone is None else str(gone)

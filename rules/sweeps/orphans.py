@@ -69,7 +69,7 @@ def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool
     if not same_uid or terminating or evidence.terminal:
         return _leave_alone("the Pod is already ending")
     if not stamped:
-        return _leave_alone("its stamp was removed meanwhile")
+        return _leave_alone("the stamp of the Pod was removed after the sweep had listed the Pods")
     return _never_given(evidence, "the Pod is stamped, has no live claim and never received a JIT")
 
 
@@ -83,7 +83,7 @@ def _never_given(evidence: PodEvidence, reason: str) -> Verdict:
     if busy.busy or evidence.any_delivered:
         return _leave_alone("the Pod might hold a JIT: " + ", ".join(busy.reasons))
     exited = evidence.poller_exit_code
-    poller = "its poller has not exited" if exited is None else f"its poller exited {exited}"
+    poller = "the poller has not exited" if exited is None else f"the poller exited {exited}"
     return Verdict(
         keep=False,
         reason=reason,
@@ -109,12 +109,12 @@ def judge_unresponsive(pod: QuietPod, evidence: PodEvidence, *, grace_seconds: f
     if evidence.terminal:
         return _leave_alone("the Pod is already ending")
     if evidence.poller_exit_code is not None:
-        return _never_given(evidence, "its poller failed")
+        return _never_given(evidence, "the poller of the Pod failed")
     if pod.quiet_seconds < grace_seconds:
         return _leave_alone(f"the Pod polled, or was created, less than {grace_seconds:g} s ago")
     if not pod.web_beats:
-        return _leave_alone("no web process ran to receive its polls")
-    return _never_given(evidence, "it does not poll")
+        return _leave_alone("no web process ran that could receive polls of the Pod")
+    return _never_given(evidence, "the Pod does not poll")
 
 
 RunnerCheck = Literal["absent", "idle", "busy"]
@@ -162,7 +162,7 @@ def judge_finished(
       then removed the runner.
     """
     if pod.runner == "busy":
-        return _leave_alone("its runner is busy")
+        return _leave_alone("the runner of the Pod is busy")
     if _was_removed(pod, checks_apart=checks_apart, absent_after=absent_after):
         return _judge_removed()
     if not pod.overdue:
@@ -172,9 +172,9 @@ def judge_finished(
     if pod.node_gone is not None:
         what = pod.node_gone
     elif pod.outlasts:
-        what = "it has executed for longer than GitHub allows"
+        what = "the claim has executed for longer than GitHub allows"
     else:
-        what = "its job is over" if pod.job_over else "no running job of the Pod is known"
+        what = "the job of the Pod is over" if pod.job_over else "no running job of the Pod is known"
     held = may_hold_jit(
         PodEvidence(
             any_delivered=True,
@@ -188,12 +188,12 @@ def judge_finished(
     )
     return Verdict(
         keep=False,
-        reason=f"{what}, its runner is {pod.runner}, and the Pod has not ended",
+        reason=f"{what}, the runner of the Pod is {pod.runner}, and the Pod has not ended",
         witnesses=(
-            Witness(Source.GITHUB, f"its runner was absent or idle in two checks, {pod.runner} now"),
+            Witness(Source.GITHUB, f"the runner was absent or idle in two checks, and is {pod.runner} now"),
             Witness(Source.POSTGRES if pod.node_gone is None else Source.KUBERNETES, what),
         ),
-        proof="its runner is removed from GitHub first, and a refusal stops the retirement"
+        proof="the retirement first removes the runner from GitHub, and stops if GitHub refuses"
         if held.busy
         else held.reasons[0],
     )
@@ -218,10 +218,10 @@ def _judge_removed() -> Verdict:
     )
     return Verdict(
         keep=False,
-        reason="its job is over, its runner is absent, and the Pod has not ended",
+        reason="the job of the Pod is over, the runner is absent, and the Pod has not ended",
         witnesses=(
-            Witness(Source.GITHUB, "its runner was absent in two checks"),
-            Witness(Source.POSTGRES, "the job that its runner executed is over"),
+            Witness(Source.GITHUB, "the runner was absent in two checks"),
+            Witness(Source.POSTGRES, "the job that the runner executed is over"),
         ),
         proof=held.reasons[0],
     )
@@ -242,11 +242,14 @@ def judge_runner(
     if has_live_claim:
         return _leave_alone("the claim of the runner is live")
     if idle_seconds < grace_seconds:
-        return _leave_alone(f"its claim ended less than {grace_seconds:g} s ago")
+        return _leave_alone(f"the claim of the runner ended less than {grace_seconds:g} s ago")
     return Verdict(
         keep=False,
         reason="the runner is registered and offline, and its claim has ended",
-        witnesses=(Witness(Source.GITHUB, "the runner is offline"), Witness(Source.POSTGRES, "its claim has ended")),
+        witnesses=(
+            Witness(Source.GITHUB, "the runner is offline"),
+            Witness(Source.POSTGRES, "the claim of the runner has ended"),
+        ),
     )
 
 
@@ -264,9 +267,12 @@ def judge_service_account(
     if row_is_open:
         return _leave_alone("the Pod of the ServiceAccount is known, or about to be created")
     if pod_exists:
-        return _leave_alone("its Pod still exists")
+        return _leave_alone("the Pod of the ServiceAccount still exists")
     return Verdict(
         keep=False,
-        reason="its Pod is gone",
-        witnesses=(Witness(Source.KUBERNETES, "no Pod has its name"), Witness(Source.POSTGRES, "its row is closed")),
+        reason="the Pod of the ServiceAccount is gone",
+        witnesses=(
+            Witness(Source.KUBERNETES, "no Pod has the name of the ServiceAccount"),
+            Witness(Source.POSTGRES, "the row of the Pod says that the Pod is gone"),
+        ),
     )

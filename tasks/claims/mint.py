@@ -100,7 +100,7 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
         registration.request_token(rt, work)
         return
     if installation_id is None:
-        refuse(rt, work, work.attempt_id, reason="no installation of the App is known for its account")
+        refuse(rt, work, work.attempt_id, reason="no installation of the App is known for the account of the job")
         return
     try:
         if work.previous is not None:

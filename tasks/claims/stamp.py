@@ -48,7 +48,7 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
         error = meaning_of(failure)
         why = str(failure)
     if outcome is StampOutcome.POD_GONE:
-        give_up_pod(rt, work, "its Pod is gone")
+        give_up_pod(rt, work, "the Pod of the claim is gone")
         return
     on = outcome is StampOutcome.DONE
     if not on:
@@ -90,11 +90,11 @@ def unstamp(*, claim_id: int) -> None:
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("stamp.not_removed_from_busy_pod", reasons=verdict.reasons)
-        give_up_pod(rt, work, "its Pod might hold a JIT")
+        give_up_pod(rt, work, "the Pod of the claim might hold a JIT")
         return
     outcome = write(rt, work, owner=None).outcome
     if outcome is StampOutcome.POD_GONE:
-        give_up_pod(rt, work, "its Pod is gone")
+        give_up_pod(rt, work, "the Pod of the claim is gone")
     elif outcome is StampOutcome.DONE:
 
         def finish(db: Connection) -> None:

@@ -243,11 +243,11 @@ def places_of(pool: PoolSeen, row: PoolRow) -> Places:
 def hands_off(pool: PoolSeen) -> str | None:
     """Return why the autoscaler must not set the replicas of a pool, or None if it may set them."""
     if pool.terminating:
-        return "its deletion was requested"
+        return "the deletion of the pool was requested"
     if pool.paused:
-        return "it is paused"
+        return "the pool is paused"
     if pool.problem is not None:
-        return f"it cannot be used: {pool.problem}"
+        return f"the pool cannot be used: {pool.problem}"
     return None if pool.autoscaled else "autoscaling.enabled is false"
 
 

@@ -264,7 +264,7 @@ def _begin_release(
     rt: Runtime, claim_id: int, claim: pod_claims.ClaimFacts, also: Callable[[Connection], None]
 ) -> bool:
     def body(db: Connection) -> bool:
-        why = describe(pod_ends.read(db, claim.pod_uid)) or "its Pod has ended"
+        why = describe(pod_ends.read(db, claim.pod_uid)) or "the Pod has ended"
         begun = releases.request_release(db, claim_id, reason=why, now=utcnow(), who=rt.who)
         if begun:
             also(db)

@@ -33,7 +33,7 @@ from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
-WHY = "its runner has begun a job"
+WHY = "the runner of the claim has begun a job"
 
 
 @task(PODS_CHANGED, policy=DISPATCH)

@@ -48,7 +48,7 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
     If the answer is missing or unusable, the question is postponed and nothing else changes (law L8).
     """
     if question.installation_id is None:
-        postpone(rt, question, why="no installation of the App is known for its account")
+        postpone(rt, question, why="no installation of the App is known for the account of the job")
         return False
     try:
         run = rt.github.get_run(

@@ -104,7 +104,7 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             job_over_seconds=None if pod.executed_over_at is None else listed.age_of(pod.executed_over_at),
             runner=seen,
             free_for_seconds=None if pod.free_since is None else listed.age_of(pod.free_since),
-            node_gone="its node is gone" if hurried else None,
+            node_gone="the node of the Pod is gone" if hurried else None,
             absent_for_seconds=None if pod.absent_since is None else listed.age_of(pod.absent_since),
             overdue=pod.overdue or pod.on_gone_node,
         ),

@@ -58,7 +58,7 @@ def check(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> No
         return
     case = Case(
         what="end claim",
-        why="its Pod is gone",
+        why="the Pod of the claim is gone",
         claim_id=claim.claim_id,
         pod_uid=claim.pod_uid,
         before=claim.state,

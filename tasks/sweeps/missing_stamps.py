@@ -54,7 +54,7 @@ def check(tick: Tick, claim: sweeps.LivePod) -> None:
         return
     case = Case(
         what="stamp",
-        why="its Pod lacks the claim's stamp",
+        why="the Pod lacks the stamp of its claim",
         claim_id=claim.claim_id,
         pod_uid=claim.pod_uid,
         before=pod.stamp,

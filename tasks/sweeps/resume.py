@@ -121,7 +121,7 @@ def _overdue(claim: due.Due) -> Case | None:
         off = claim.stamp == Stamp.REMOVING
         return Case(
             what="un-stamp" if off else "stamp",
-            why="its stamp is due",
+            why="the pending change of the Pod's stamp is due",
             claim_id=claim.claim_id,
             before=claim.stamp,
             expects=Expect.UNSTAMPED if off else Expect.STAMPED,
@@ -138,7 +138,7 @@ def _overdue(claim: due.Due) -> Case | None:
 def _cut_off(claim_id: int) -> Case:
     return Case(
         what="un-stamp",
-        why="its Pod stopped polling",
+        why="the Pod of the claim stopped polling",
         claim_id=claim_id,
         before=Stamp.ON,
         after=Stamp.REMOVING,

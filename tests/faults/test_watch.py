@@ -94,7 +94,7 @@ def test_an_execution_is_seen_without_a_webhook(stage: Stage) -> None:
             why = db.execute(
                 text("SELECT why FROM claim_events WHERE claim_id = :id AND to_state = 'executing'"), {"id": claim.id}
             ).scalar_one()
-        assert why == "its runner has begun a job"
+        assert why == "the runner of the claim has begun a job"
         assert stage.job_states([job]) == {job: "claimed"}
     stage.cancel(job)
     stage.until(lambda: stage.are_over([job]), what="the end of the job")

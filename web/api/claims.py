@@ -63,7 +63,7 @@ class Claim(Shown):
     end_reason: EndReason | None
     pod_end: str | None = Field(
         description="how its Pod ended, as far as this was observed; null before its end",
-        examples=["its Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API"],
+        examples=["the Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API"],
     )
     poller_exit_code: int | None
     runner_exit_code: int | None

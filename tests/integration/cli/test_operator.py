@@ -383,10 +383,10 @@ def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operato
         f"The job is completed at GitHub: failure. Pod {claim['pod']} of the job {said}; container `runner` exited 137"
         in job
     )
-    assert f"2026-11-23 12:03:04 pod {claim['pod']} - ended - its Pod {said}" in job
+    assert f"2026-11-23 12:03:04 pod {claim['pod']} - ended - the Pod {said}" in job
     assert operator.json("job", "11")["claims"][0]["runner_exit_code"] == 137
     assert "pod_gone (OOMKilled (9))" in operator.run("claims", "--pod", claim["pod"]).stdout
-    assert operator.json("claims", "--pod", claim["pod_uid"])[0]["pod_end"].startswith(f"its Pod {said}")
+    assert operator.json("claims", "--pod", claim["pod_uid"])[0]["pod_end"].startswith(f"the Pod {said}")
     for name in (claim["pod"], claim["pod_uid"]):
         pod = " ".join(operator.run("pod", name).stdout.split())
         assert f"It {said}" in pod

@@ -44,7 +44,7 @@ def fail(
     with stage.engine.begin() as db:
         db.execute(
             text("""
-                UPDATE claims SET state = 'releasing', delivered_at = created_at, release_reason = 'its Pod has ended',
+                UPDATE claims SET state = 'releasing', delivered_at = created_at, release_reason = 'the Pod has ended',
                        leased_until = :now
                 WHERE id = ANY(:ids)
             """),

@@ -54,7 +54,7 @@ def complete(stage: Stage, *claim_ids: int) -> None:
                 claim_id,
                 now=NOW,
                 who="test",
-                why="its job completed",
+                why="the job of the claim is completed",
                 values={"end_reason": "'completed'"},
             )
             assert moved is not None

@@ -811,7 +811,10 @@ class TestFinishedJobs:
         assert retirements(stage) == [pod]
         (repair,) = stage.rows("SELECT why, kills FROM repairs")
         assert tuple(repair) == (
-            "it has executed for longer than GitHub allows, its runner is absent, and the Pod has not ended",
+            (
+                "the claim has executed for longer than GitHub allows, the runner of the Pod is absent, "
+                "and the Pod has not ended"
+            ),
             True,
         )
         stage.rows("UPDATE jobs SET changed_at = now() - interval '3 min'")

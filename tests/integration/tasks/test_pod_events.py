@@ -101,7 +101,7 @@ def test_pod_that_the_cluster_autoscaler_removes_is_told_with_its_words(stage: S
     assert read(stage) == 1
 
     assert told(stage, uid) == (
-        "its Pod was deleted at 2026-11-23 12:03:04 UTC, by a client other than Ostler; "
+        "the Pod was deleted at 2026-11-23 12:03:04 UTC, by a client other than Ostler; "
         "event ScaleDown by cluster-autoscaler: deleting pod for node scale down"
     )
 

@@ -157,7 +157,7 @@ def test_a_runner_that_began_a_job_marks_its_claim_and_leaves_open_which(stage: 
     assert (after.state, after.job_id, after.job_state, after.due_at) == ("executing", 7, "claimed", None)
     assert stage.rows("SELECT 1 FROM executions") == []
     events = stage.rows("SELECT transition, why FROM claim_events WHERE claim_id = :id", id=claim)
-    assert [tuple(event) for event in events] == [("execute", "its runner has begun a job")]
+    assert [tuple(event) for event in events] == [("execute", "the runner of the claim has begun a job")]
 
 
 @pytest.mark.parametrize("runner", ["polls", "ended", "gone"])
@@ -284,7 +284,7 @@ def test_lost_pod_is_reported_as_observed_and_its_runner_is_named(stage: Stage, 
 
     (end,) = stage.rows("SELECT why FROM claim_events WHERE claim_id = :id AND to_state = 'ended'", id=claim)
     assert end.why == (
-        "its Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API, as `kubectl drain` does; "
+        "the Pod was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API, as `kubectl drain` does; "
         "container `runner` exited 143; reason EvictionByEvictionAPI; GitHub says that the job is in_progress on "
         "runner " + RUNNER
     )

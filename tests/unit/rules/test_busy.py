@@ -34,9 +34,9 @@ def test_a_warm_pod_holds_nothing() -> None:
     [
         (replace(WARM, any_delivered=True), "a claim was delivered"),
         (replace(WARM, poller_exit_code=0), "the poller exited 0"),
-        (replace(WARM, runner_ever_ready=True), "container runner is or was ready"),
-        (replace(WARM, github_runner_seen="online"), "its runner is online on GitHub"),
-        (replace(WARM, github_runner_seen="busy"), "its runner is busy on GitHub"),
+        (replace(WARM, runner_ever_ready=True), "the container `runner` is or was ready"),
+        (replace(WARM, github_runner_seen="online"), "the runner of the Pod is online on GitHub"),
+        (replace(WARM, github_runner_seen="busy"), "the runner of the Pod is busy on GitHub"),
     ],
 )
 def test_each_sign_of_a_delivery_is_enough_alone_and_is_named(evidence: PodEvidence, reason: str) -> None:

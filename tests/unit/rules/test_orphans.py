@@ -108,7 +108,7 @@ def test_finished_pod_is_retired_only_after_two_checks_of_a_runner_that_is_not_b
         assert enough(verdict.witnesses)
         proven = over_for is not None and over_for >= 900
         assert ("the job that the runner executed is over" in str(verdict.proof)) == proven
-        assert ("removed from GitHub first" in str(verdict.proof)) != proven
+        assert ("removes the runner from GitHub" in str(verdict.proof)) != proven
 
 
 @given(
@@ -194,7 +194,7 @@ def test_a_runner_that_stays_says_what_github_saw(online: bool, busy: bool, seen
     [
         ({"node_gone": "its node is deleted", "outlasts": True}, "its node is deleted", Source.KUBERNETES),
         ({"outlasts": True}, "longer than GitHub allows", Source.POSTGRES),
-        ({}, "its job is over", Source.POSTGRES),
+        ({}, "the job of the Pod is over", Source.POSTGRES),
         ({"job_over": False}, "no running job of the Pod is known", Source.POSTGRES),
     ],
 )
@@ -239,4 +239,4 @@ def test_the_end_of_a_job_is_proof_after_the_time_that_the_caller_gives() -> Non
     assert "the job that the runner executed is over" in str(
         judge_finished(pod, checks_apart=60, job_over_after=100).proof
     )
-    assert "removed from GitHub first" in str(judge_finished(pod, checks_apart=60, job_over_after=101).proof)
+    assert "removes the runner from GitHub" in str(judge_finished(pod, checks_apart=60, job_over_after=101).proof)

@@ -20,7 +20,7 @@ def _failure(
         claimed_at=START + timedelta(seconds=claimed),
         at=START + timedelta(seconds=at),
         exit_code=code,
-        why="its Pod has ended",
+        why="the Pod has ended",
     )
 
 
@@ -112,7 +112,7 @@ def test_a_pod_that_somebody_took_away_says_nothing_about_its_runner(how: How, c
 def test_the_message_names_the_exit_code_and_the_reason() -> None:
     said = _brake([*_three(1, 2), _failure(9, at=9, code=134)]).describe()
 
-    assert said == "3 runners in a row ended without a job; the last runner: exit code 134, its Pod has ended"
+    assert said == "3 runners in a row ended without a job; the last runner: exit code 134, the Pod has ended"
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_waits_never_fall_below_the_first() -> None:
 
 def test_the_words_of_a_brake_have_its_exit_code_if_there_is_one() -> None:
     told = _brake(_three(1, 2, 1)).describe()
-    assert told == "3 runners in a row ended without a job; the last runner: exit code 0, its Pod has ended"
+    assert told == "3 runners in a row ended without a job; the last runner: exit code 0, the Pod has ended"
     silent = _brake([_failure(number, at=number, code=None) for number in range(3)]).describe()
-    assert silent == "3 runners in a row ended without a job; the last runner: its Pod has ended"
+    assert silent == "3 runners in a row ended without a job; the last runner: the Pod has ended"
 
 
 def test_a_version_that_was_refused_once_brakes_the_pool_whatever_followed() -> None:

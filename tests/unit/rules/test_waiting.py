@@ -226,7 +226,7 @@ def test_the_closest_pool_is_named_with_what_is_in_the_way() -> None:
 
 def braked(account_id: int | None, *, code: int | None) -> Explanation:
     at = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
-    brake = Brake(account_id, at, at, at, jobs=3, pods=4, exit_code=code, why="its Pod has ended")
+    brake = Brake(account_id, at, at, at, jobs=3, pods=4, exit_code=code, why="the Pod has ended")
     return explain(replace(JOB, pool=replace(POOL, brake=brake)))
 
 
@@ -234,7 +234,7 @@ def test_a_job_of_a_braked_pool_is_told_the_exit_code_and_when_the_next_one_is_t
     found = braked(None, code=134)
     assert found.waits_for is WaitsFor.POOL
     assert "The runners of pool small do not start: 4 runners in a row ended without a job" in found.summary
-    assert "exit code 134, its Pod has ended" in found.summary
+    assert "exit code 134, the Pod has ended" in found.summary
     assert "2026-11-21 03:04:05 UTC" in found.summary
     assert "log of container `runner`" in (found.cure or "")
 

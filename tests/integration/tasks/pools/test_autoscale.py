@@ -294,7 +294,7 @@ def test_pools_that_are_left_alone_are_and_stop_no_other(stage: Stage) -> None:
         "leaving": 0,
         "good": 3,
     }
-    assert decision(stage, "paused")["why"] == "it is paused"
+    assert decision(stage, "paused")["why"] == "the pool is paused"
     assert decision(stage, "manual") == {}
     patch(stage, "leaving", {"metadata": {"finalizers": None}})
 
@@ -421,7 +421,7 @@ def test_a_lost_node_shrinks_no_pool_before_the_scale_down_delay(
     node("b", cpu="16", ready=False, since=300)
     autoscale.run()
     assert (replicas(stage), decision(stage)["verdict"]) == (10, "left")
-    assert "nodes that are not Ready" in decision(stage)["why"]
+    assert "a node that is not Ready" in decision(stage)["why"]
 
     node("b", cpu="16")
     autoscale.run()

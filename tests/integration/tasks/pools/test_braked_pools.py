@@ -12,7 +12,7 @@ def failures(stage: Stage, *, code: int = 0, ago: float = 60) -> None:
         """
         INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,
                                      exit_code, why)
-        SELECT n, id, template_hash, n % 2, n, 'pod-' || n, t.at, t.at, :code, 'its Pod has ended'
+        SELECT n, id, template_hash, n % 2, n, 'pod-' || n, t.at, t.at, :code, 'the Pod has ended'
         FROM pools, generate_series(1, 3) n, (SELECT now() - make_interval(secs => :ago) AS at) t
         """,
         code=code,

@@ -83,14 +83,14 @@ def test_a_pool_serves_again_at_once_when_its_node_is_gone(stage: Stage, nodes: 
     assert set(all_pods(stage)) == new
     assert new <= stage.service_accounts()
     assert not old & stage.service_accounts()
-    assert set(reasons(stage).values()) == {"its node has been unreachable for too long"}
+    assert set(reasons(stage).values()) == {"the node has been unreachable for longer than OSTLER_NODE_LOST_AFTER"}
     repairs = forced(stage)
     assert len(repairs) == 3
     for row in repairs:
         assert row.kills
         assert row.witnesses == [
             "postgres: nothing was delivered",
-            "kubernetes: its node has been unreachable for too long",
+            "kubernetes: the node has been unreachable for longer than OSTLER_NODE_LOST_AFTER",
         ]
     assert condition(stage, "Degraded")["status"] == "False"
     assert (set(stage.pods()), status(stage)["lost"]) == (new, 0)
@@ -213,8 +213,8 @@ def test_busy_pod_of_a_gone_node_ends_after_two_checks_without_its_runner(
     assert github.deleted == [77]
     witnesses = {row.pod_uid: row.witnesses for row in forced(stage)}
     assert witnesses[found.pod_uid] == [
-        "github: all its runners are removed",
-        "kubernetes: its node has been unreachable for too long",
+        "github: all runners of the Pod are removed",
+        "kubernetes: the node has been unreachable for longer than OSTLER_NODE_LOST_AFTER",
     ]
 
 

@@ -214,6 +214,6 @@ def test_busy_pod_that_a_taint_evicts_is_told_with_who_did_it(
 
     told = describe(transaction(stage.rt.engine, lambda db: pod_ends.read(db, uid)))
     assert told == (
-        f"its Pod is gone; event TaintManagerEviction by taint-eviction-controller: Marking for deletion Pod "
+        f"the Pod is gone; event TaintManagerEviction by taint-eviction-controller: Marking for deletion Pod "
         f"{stage.namespace}/{name}"
     )

@@ -21,7 +21,7 @@ from tests.integration.tasks.pools.fleet import (
     the_pool,
 )
 
-OVER = "its poller and its runner have ended"
+OVER = "the poller and the runner of the Pod have ended"
 
 
 def pod_of(stage: Stage, *, sidecar: bool = True, polling: bool = True) -> str:
@@ -136,7 +136,7 @@ def test_an_over_pod_that_never_polled_is_a_failed_start(stage: Stage) -> None:
     kept(stage)
     retired(stage)
     new_tick(stage)
-    assert reasons(stage) == {name: "it did not poll in time: the poller exited 2 before its first poll"}
+    assert reasons(stage) == {name: "the Pod did not start to poll: the poller exited 2 before its first poll"}
     assert the_pool(stage).failed_starts == 1
 
 

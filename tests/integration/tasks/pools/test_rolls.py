@@ -142,7 +142,7 @@ def test_warm_pods_leave_a_cordoned_node_and_busy_ones_stay(stage: Stage, node: 
     stage.claim(busy, job_id=7, state="executing")
     node.cordon()
     kept(stage)
-    assert reasons(stage) == {warm: "its node is cordoned"}
+    assert reasons(stage) == {warm: "the node of the Pod is cordoned"}
     assert elsewhere in stage.pods()
 
 

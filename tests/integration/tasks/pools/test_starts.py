@@ -65,7 +65,7 @@ def test_pod_without_a_timely_poll_is_replaced_after_growing_pauses(
     assert note.startswith(
         "1 failed start in a row (the Pod did not poll within 0 s); the next Pod is created not before"
     )
-    assert set(reasons(stage).values()) == {"it did not poll in time: the Pod did not poll within 0 s"}
+    assert set(reasons(stage).values()) == {"the Pod did not start to poll: the Pod did not poll within 0 s"}
     assert condition(stage, "Degraded")["reason"] == "PodsDoNotStart"
     assert condition(stage, "Ready")["reason"] == "PodsMissing"
 

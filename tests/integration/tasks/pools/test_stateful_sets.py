@@ -364,7 +364,7 @@ def test_a_runner_without_its_volume_is_named_and_others_of_the_pool_go_on(stage
     spec(stage, provisioning={"startTimeout": "1s"})
     time.sleep(1.5)
     tick(stage)
-    assert reasons(stage) == {second: "it did not poll in time: no node accepted the Pod within 1 s"}
+    assert reasons(stage) == {second: "the Pod did not start to poll: no node accepted the Pod within 1 s"}
 
     def replaced() -> bool:
         stage.rows("UPDATE pools SET create_after = NULL, start_timeout = 3600")

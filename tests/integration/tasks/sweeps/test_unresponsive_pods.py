@@ -41,7 +41,7 @@ def test_pods_that_do_not_poll_go_a_few_in_a_tick_however_many_pools_they_are_of
     stage.rows("UPDATE pools SET start_timeout = 0")
     beat(stage)
     unresponsive_pods.run()
-    assert retirements(stage) == ["it does not poll"] * 5
+    assert retirements(stage) == ["the Pod does not poll"] * 5
     assert len(stage.outbox.take("ostler.retire")) == 5
     (run,) = stage.rows("SELECT * FROM sweep_runs")
     assert (run.listed, run.found, run.repaired, run.overflow) == (7, 7, 5, 2)
@@ -98,7 +98,7 @@ def test_a_pod_whose_poller_failed_goes_when_the_gates_are_open(stage: Stage, up
     assert retirements(stage) == []
     stage.rows("UPDATE gates SET closed_at = NULL")
     unresponsive_pods.run()
-    assert retirements(stage) == ["its poller failed"]
+    assert retirements(stage) == ["the poller of the Pod failed"]
 
 
 def test_a_pod_whose_poller_wrote_a_jit_or_that_was_ever_given_one_stays(stage: Stage) -> None:
@@ -125,7 +125,7 @@ def test_a_pod_whose_claim_has_just_ended_may_have_been_cut_off_by_it(stage: Sta
     assert retirements(stage) == []
     stage.rows("UPDATE claims SET ended_at = now() - interval '1 s'")
     unresponsive_pods.run()
-    assert retirements(stage) == ["it does not poll"]
+    assert retirements(stage) == ["the Pod does not poll"]
 
 
 def test_a_pod_that_is_heard_between_the_verdict_and_the_action_stays(

@@ -282,7 +282,7 @@ def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) 
         assert [each["id"] for each in stage.get("/claims", pod=name).json()["items"]] == [claim]
     item = stage.get(f"/claims/{claim}").json()
     assert (item["exit_reason"], item["runner_exit_code"]) == ("EvictionByEvictionAPI", 143)
-    assert item["pod_end"].startswith("its Pod was deleted at 2026-11-23 12:03:04 UTC")
+    assert item["pod_end"].startswith("the Pod was deleted at 2026-11-23 12:03:04 UTC")
     job = stage.get("/jobs/1").json()
     assert job["claims"][0]["pod_end"] == item["pod_end"]
     assert item["pod_end"].endswith("; event ScaleDown by cluster-autoscaler: node scale down")
