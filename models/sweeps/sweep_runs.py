@@ -157,15 +157,15 @@ def take(db: Connection, name: str, *, holder: str, lease: float, again: bool, n
 
 
 def _close_lost(db: Connection, name: str, *, lease_no: int, now: datetime) -> None:
-    """Record the end of ticks that were killed.
+    """Record the end of ticks that did not record their end in time.
 
-    A new lease proves that all ticks with a smaller lease number are over. A dry run takes no lease. If a dry run is
-    still open after `DRY_LASTS`, its process is assumed to have been killed.
+    A new lease proves that all ticks with a smaller lease number were killed or took too long. A dry run takes no
+    lease. If a dry run is still open after `DRY_LASTS`, it was killed or takes too long.
     """
     db.execute(
         text("""
             UPDATE sweep_runs SET ended_at = :now, outcome = :lost,
-                   why = 'the tick did not record its end, so its process was probably killed'
+                   why = 'the tick did not record its end in time: it was killed or took too long'
             WHERE id IN (SELECT id FROM sweep_runs
                          WHERE sweep = :name AND ended_at IS NULL AND lease_no < :lease_no
                            AND (NOT dry OR began_at < :long_ago)

@@ -56,7 +56,7 @@ class Outcome(StrEnum):
     - `unfinished`: the tick ran out of time, or its process stops. The next tick continues.
     - `aborted`: the tick could not trust a list and stopped all changes (law L8), or it could process no row at all.
     - `failed`: an unexpected error ended the tick.
-    - `lost`: another tick took over, because this tick was killed or took too long.
+    - `lost`: the tick lost its lease, or did not record its end in time. It was killed or took too long.
     - `paused`: the sweep was paused before or during the tick.
     - `busy`: another tick held the lease.
     """
