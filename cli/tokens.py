@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from cli.output import BIGGEST_ID, Json, age, fail, print_json, query
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Row
 
 LONGEST_NAME = 100
 LONGEST_DAYS = 3650
@@ -117,12 +120,23 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
 
 
 @app.command("revoke")
-def revoke(token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")]) -> None:
+def revoke(
+    token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")], as_json: Json = False
+) -> None:
     """Revoke a token. The REST API then refuses the token at once."""
     from models.browse import api_tokens
 
-    if not query(lambda db: api_tokens.revoke(db, token_id, now=utcnow())):
+    def body(db: Connection) -> Row[Any] | None:
+        if not api_tokens.revoke(db, token_id, now=utcnow()):
+            return None
+        return next(row for row in api_tokens.list_tokens(db) if row.id == token_id)
+
+    revoked = query(body)
+    if revoked is None:
         fail(f"there is no token {token_id}; `ostler token list` lists the tokens")
+    if as_json:
+        print_json(revoked)
+        return
     typer.echo(f"token {token_id} is revoked")
 
 

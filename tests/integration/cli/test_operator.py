@@ -360,6 +360,19 @@ def test_a_token_is_shown_once_works_and_can_be_taken_back(operator: Operator) -
     assert "revoked" in operator.run("token", "list").stdout
 
 
+def test_token_revoke_prints_the_revoked_token_as_the_list_does_with_json(operator: Operator) -> None:
+    made = [operator.json("token", "create", name) for name in ("ci", "dashboard")]
+    revoked = operator.json("token", "revoke", str(made[1]["id"]))
+    assert (revoked["id"], revoked["name"]) == (made[1]["id"], "dashboard")
+    assert revoked["revoked_at"] is not None
+    assert made[1]["token"].split("_", 2)[2] not in json.dumps(revoked)
+    listed = operator.json("token", "list")
+    assert listed[1] == revoked
+    assert listed[0]["revoked_at"] is None
+    missing = operator.run("token", "revoke", "99", "--json")
+    assert (missing.returncode, missing.stdout) == (1, "")
+
+
 def test_pod_that_was_deleted_under_its_job_is_told_everywhere(operator: Operator) -> None:
     (claim,) = operator.json("claims")
     operator.execute(
