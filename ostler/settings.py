@@ -519,8 +519,9 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Names of sweeps that must not run, separated by commas, or `all`. Set the same value for all workers. Dry "
-            "runs are still possible. `ostler sweep pause` pauses sweeps without a restart"
+            "Names of sweeps that must not run, separated by commas, or `all`. Set the same value for all workers, and "
+            "for web and `ostler doctor`, which otherwise report the sweeps as late. Dry runs are still possible. "
+            "`ostler sweep pause` pauses sweeps without a restart"
         ),
     )
     repair_budget_percent: float = Field(

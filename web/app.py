@@ -83,7 +83,7 @@ class Web:
             loop=asyncio.get_running_loop(),
             hearer=self.polls,
         )
-        self.watchdog = Watchdog(periods(settings.timings))
+        self.watchdog = Watchdog(periods(settings.timings), off=settings.sweeps_paused)
         self.metrics = Metrics(
             database=self.api_database,
             watchdog=self.watchdog,

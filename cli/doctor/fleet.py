@@ -10,7 +10,7 @@ from cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from cli.output import age
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
-from rules.sweeps.reaping import is_late
+from rules.sweeps.reaping import is_late, switched_off
 
 TICK_WITHIN = timedelta(seconds=60)
 """Maximum age of the latest tick while beat and a worker run. The sweep `resume` runs every five seconds."""
@@ -80,8 +80,14 @@ def sweeps(context: Context) -> Verdict:
     found = context.rows
     if not found.sweeps:
         return unknown("the database lacks the table of the sweeps", "run `ostler migrate`")
-    every = periods(context.settings.timings)
-    began = min((each.began_at for each in found.sweeps if each.began_at is not None), default=None)
+    every, off = periods(context.settings.timings), context.settings.sweeps_paused
+    paused = [
+        each.name for each in found.sweeps if each.paused_at is not None or switched_off(each.name, by_setting=off)
+    ]
+    none_runs = len(paused) == len(found.sweeps)
+    began = min(
+        (each.began_at for each in found.sweeps if each.began_at is not None), default=found.now if none_runs else None
+    )
     if began is None:
         return unknown("no sweep has run yet", "check the result of `beat`")
     since = began if found.lost is None else max(began, found.lost.until)
@@ -92,11 +98,10 @@ def sweeps(context: Context) -> Verdict:
             last=each.succeeded_at or since,
             since=since,
             period=every[each.name],
-            paused=each.paused_at is not None,
+            paused=each.name in paused,
             now=found.now,
         )
     ]
-    paused = [each.name for each in found.sweeps if each.paused_at is not None]
     if late:
         cure = (
             "`ostler sweep list` shows how the last run of each sweep ended; the log line `sweep.ended` of a worker "
@@ -104,7 +109,10 @@ def sweeps(context: Context) -> Verdict:
         )
         return failed(f"sweeps missed three periods: {', '.join(late)}", cure)
     if paused:
-        return warning(f"sweeps are paused: {', '.join(paused)}", "`ostler sweep resume NAME` ends a pause")
+        cure = "`ostler sweep resume NAME` ends a pause"
+        if off:
+            cure = f"{cure}; to resume a sweep in OSTLER_SWEEPS_PAUSED, change the setting and restart the processes"
+        return warning(f"sweeps are paused: {', '.join(paused)}", cure)
     return ok(f"{len(found.sweeps)} sweeps are on time")
 
 

@@ -315,7 +315,7 @@ def _sweeps(sweeps: Sequence[SweepStanding]) -> Iterator[Metric]:
         "ostler_sweep_late", "1 if a sweep missed three periods and is not paused, else 0", labels=("sweep",)
     )
     paused = GaugeMetricFamily(
-        "ostler_sweep_paused", "1 if a sweep is paused by a command or the API, else 0", labels=("sweep",)
+        "ostler_sweep_paused", "1 if a sweep is paused by a command, the API or a setting, else 0", labels=("sweep",)
     )
     for each in sweeps:
         lag.add_metric((each.name,), each.lag)

@@ -7,7 +7,7 @@ unready, because a restart of web cannot repair a sweep.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -17,7 +17,7 @@ from models.browse.sweeps import list_sweeps
 from models.db import epochs
 from ostler.clock import utcnow
 from ostler.logging import get_logger
-from rules.sweeps.reaping import is_late
+from rules.sweeps.reaping import is_late, switched_off
 
 log = get_logger(__name__)
 
@@ -37,14 +37,17 @@ class SweepStanding:
 
 
 class Watchdog:
-    """Finds late sweeps. `periods` has the period of each sweep in seconds.
+    """Finds late sweeps. `periods` has the period of each sweep in seconds, `off` the value of `OSTLER_SWEEPS_PAUSED`.
 
     A sweep can be late only after this process has run for three periods of the sweep. After a restore of Postgres,
     this time is counted from the detection of the restore, because the restored rows are old.
     """
 
-    def __init__(self, periods: Mapping[str, float], *, since: datetime | None = None) -> None:
+    def __init__(
+        self, periods: Mapping[str, float], *, off: Collection[str] = (), since: datetime | None = None
+    ) -> None:
         self._periods = periods
+        self._off = off
         self._since = since if since is not None else utcnow()
         self._reported: frozenset[str] = frozenset()
 
@@ -59,7 +62,7 @@ class Watchdog:
         found = []
         for each in list_sweeps(db, now=now):
             last = each.succeeded_at if each.succeeded_at is not None else since
-            paused = each.paused_at is not None
+            paused = each.paused_at is not None or switched_off(each.name, by_setting=self._off)
             late = is_late(last=last, since=since, period=self._periods[each.name], paused=paused, now=now)
             found.append(SweepStanding(each.name, max(0.0, (now - last).total_seconds()), late, paused))
         late_now = frozenset(each.name for each in found if each.late)

@@ -49,6 +49,7 @@ from rules.pools.pod_security import PodSecurity
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
 SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
 SWEEP = SweepSeen("resume", None, None, None, None, NOW, NOW, "done", None)
+NEW_SWEEPS = (replace(SWEEP, began_at=None, succeeded_at=None),)
 OLD_SWEEPS = (replace(SWEEP, began_at=NOW - timedelta(hours=1), succeeded_at=NOW - timedelta(hours=1)),)
 ROWS = Rows(
     NOW,
@@ -83,7 +84,13 @@ SETTINGS = SimpleNamespace(
     namespace="runners",
     timings=Timings(),
     new_accounts="hold",
+    sweeps_paused=(),
 )
+
+
+def paused_by(*sweeps: str) -> SimpleNamespace:
+    """Return the settings with these names in `OSTLER_SWEEPS_PAUSED`."""
+    return SimpleNamespace(**vars(SETTINGS) | {"sweeps_paused": sweeps})
 
 
 class GitHub:
@@ -302,6 +309,10 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS, lost=Lost(None, NOW - timedelta(seconds=14)))}, OK, "on time"),
     (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS, lost=Lost(None, NOW - timedelta(seconds=16)))}, BAD, "resume"),
     (fleet.sweeps, {"rows": rows(sweeps=(replace(SWEEP, paused_at=NOW),))}, WARN, "paused: resume"),
+    (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS), "settings": paused_by("resume")}, WARN, "paused: resume"),
+    (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS), "settings": paused_by("all")}, WARN, "change the setting"),
+    (fleet.sweeps, {"rows": rows(sweeps=OLD_SWEEPS), "settings": paused_by("prune")}, BAD, "resume"),
+    (fleet.sweeps, {"rows": rows(sweeps=NEW_SWEEPS), "settings": paused_by("all")}, WARN, "paused: resume"),
     (fleet.webhooks, {}, OK, "accepted"),
     (fleet.webhooks, {"rows": rows(last_delivery=None)}, WARN, "ever"),
     (fleet.webhooks, {"rows": rows(last_delivery=NOW - timedelta(days=2))}, WARN, "2d"),

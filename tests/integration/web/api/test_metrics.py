@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,13 @@ def scrape(metrics: Metrics) -> dict[str, float]:
 
 
 def make(database: Database, **counts: int) -> Metrics:
+    return with_setting(database, (), **counts)
+
+
+def with_setting(database: Database, off: Collection[str], **counts: int) -> Metrics:
+    """Return the metrics of a web process with these names in `OSTLER_SWEEPS_PAUSED`."""
     held = Held(polls=3, webhooks=2, messages=1, messages_dropped=0)
-    watchdog = Watchdog(dict.fromkeys(SWEEPS, 60.0), since=utcnow() - timedelta(seconds=200))
+    watchdog = Watchdog(dict.fromkeys(SWEEPS, 60.0), off=off, since=utcnow() - timedelta(seconds=200))
     return Metrics(database=database, watchdog=watchdog, counts=Counter(counts), held=lambda: held)
 
 
@@ -168,6 +174,17 @@ def test_a_sweep_that_missed_three_periods_is_late_and_a_paused_one_is_not(stage
     assert found['ostler_sweep_lag_seconds{sweep="stale_claims"}'] >= 200
     assert found['ostler_sweep_paused{sweep="redelivery"}'] == 1
     assert found['ostler_sweep_paused{sweep="resume"}'] == 0
+    database.stop()
+
+
+def test_a_sweep_that_the_setting_pauses_is_paused_and_not_late(stage: Stage) -> None:
+    stage.execute("INSERT INTO sweeps (name, succeeded_at) VALUES ('resume', now() - interval '181 s')")
+    stage.execute("INSERT INTO sweeps (name, succeeded_at) VALUES ('rematch', now() - interval '181 s')")
+    database = Database(stage.engine)
+    for off, rematch in (("rematch", (1, 0)), ("all", (1, 0)), ("prune", (0, 1))):
+        found = scrape(with_setting(database, (off,)))
+        assert tuple(found[f'ostler_sweep_{each}{{sweep="rematch"}}'] for each in ("paused", "late")) == rematch
+        assert found['ostler_sweep_late{sweep="resume"}'] == (off != "all")
     database.stop()
 
 

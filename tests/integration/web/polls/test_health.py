@@ -16,6 +16,7 @@ from sqlalchemy import Engine, event, text
 from lab.redis import Redis
 from models.db import migrate
 from ostler.secrets import Secret
+from ostler.task_names import SWEEPS
 from tests.integration.web.polls.stage import Stage
 from tests.waiting import eventually
 from web.health import health
@@ -52,6 +53,14 @@ def test_a_process_stays_ready_and_names_the_sweeps_that_are_late_or_paused(stag
     assert response.status_code == 200
     body = response.json()
     assert (body["sweeps_late"], body["sweeps_paused"]) == (["resume"], ["redelivery"])
+
+
+def test_readyz_names_a_sweep_of_the_setting_as_paused_and_not_as_late(stage: Stage) -> None:
+    web = stage.start_web(sweeps_paused=("redelivery",))
+    web.web.watchdog._since -= timedelta(days=30)
+    body = web.get("/readyz").json()
+    assert body["sweeps_paused"] == ["redelivery"]
+    assert set(body["sweeps_late"]) == set(SWEEPS) - {"redelivery"}
 
 
 def test_a_process_stays_ready_and_says_which_gate_is_closed_since_when_and_why(stage: Stage) -> None:
