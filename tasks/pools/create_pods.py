@@ -116,14 +116,13 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
 def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod, unless another reconciler is creating it or has created it.
 
-    Return True if the API server did not refuse the Pod; False if another reconciler creates the Pod, or if the row no
-    longer needs one. Raises what the Kubernetes adapter raises.
+    Return True if the API server accepted the Pod or its owner; False if another reconciler creates the Pod, if the row
+    no longer needs one, or if another object has the name. Raises what the Kubernetes adapter raises.
     """
     with rt.waker.single_flight(f"create:{row_id}") as first:
         if not first or not is_still_wanted(rt, row_id):
             return False
-        create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
-        return True
+        return create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
 
 
 def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
@@ -158,8 +157,8 @@ def is_still_wanted(rt: Runtime, row_id: int) -> bool:
     return rt.transaction(pod_rows.is_wanted, row_id=row_id)
 
 
-def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> None:
-    """Create one Pod for its row, and record its UID.
+def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
+    """Create one Pod for its row, and record its UID. Return False if another object has the name.
 
     If a controller creates the Pod, the next list or the first poll shows the UID. Until then, each reconcile repeats
     the call, which finds the owner of the Pod.
@@ -182,7 +181,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         )
     except Conflict:
         resolve_conflict(rt, pool, row_id=row_id, pod_name=pod_name)
-        return
+        return False
 
     def body(db: Connection) -> None:
         pod_births.record_created(db, row_id=row_id, uid=created.uid, template_hash=pod_hash_of(rt, pool))
@@ -191,6 +190,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
         rt.transaction(body)
     if created.uid or not created.ours_before:
         telemetry.PODS_CREATED.inc()
+    return True
 
 
 def resolve_conflict(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str) -> None:
