@@ -51,7 +51,8 @@ class Drain:
     """A draining pool. `timeout` is in seconds, or None if there is no limit.
 
     `busy` is the number of busy Pods, and `left` the number of all remaining Pods. `oldest_job` is the job that has
-    been running longest, or None. `oldest_since` is the start of this job.
+    been running longest, or None. `oldest_since` is the start of this job. `volumes` is the number of volumes that must
+    be deleted before the pool's object can be deleted, or None if the volumes could not be listed.
     """
 
     since: datetime
@@ -60,6 +61,7 @@ class Drain:
     left: int
     oldest_job: int | None
     oldest_since: datetime | None
+    volumes: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +76,22 @@ class DrainReport:
 def report(drain: Drain, *, now: datetime) -> DrainReport:
     """Return the report on a draining pool.
 
-    The text changes only when the number of remaining or busy Pods changes, when the oldest job changes, or when the
-    drain becomes overdue.
+    The text changes only when the number of remaining Pods, busy Pods or volumes changes, when the oldest job changes,
+    or when the drain becomes overdue.
     """
     late = drain.timeout is not None and now > drain.since + timedelta(seconds=drain.timeout)
-    overdue = late and drain.left > 0
+    overdue = late and (drain.left > 0 or drain.volumes != 0)
     parts = [f"Draining since {_time(drain.since)}: {drain.busy} of {drain.left} remaining Pods are busy"]
     if drain.oldest_job is not None and drain.oldest_since is not None:
         parts.append(f"job {drain.oldest_job} has been running since {_time(drain.oldest_since)}")
+    if drain.volumes is None:
+        parts.append("the volumes of the pool could not be listed")
+    elif drain.volumes:
+        claims = "1 PersistentVolumeClaim" if drain.volumes == 1 else f"{drain.volumes} PersistentVolumeClaims"
+        parts.append(f"not yet deleted: {claims} of the pool")
     if overdue:
         parts.append("drainTimeout has passed, but no job is stopped")
-    reason = "Overdue" if overdue else "PodsLeft" if drain.left else "Drained"
+    reason = "Overdue" if overdue else "PodsLeft" if drain.left else "VolumesLeft" if drain.volumes != 0 else "Drained"
     return DrainReport(overdue=overdue, reason=reason, message="; ".join(parts))
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import orjson
 import structlog
-from sqlalchemy import Row
 
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
@@ -21,8 +19,9 @@ from rules.claims.runner_brakes import Brake
 from rules.pools.draining import Drain, DrainReport
 from rules.pools.draining import report as report_drain
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import PoolPlan, share_of
+from rules.pools.pool_plan import share_of
 from rules.pools.pool_status import PoolNow, status_of
+from rules.pools.volumes import Reclaim
 from tasks.claims.braking import update_brake
 from tasks.pools.plan import Planned
 from tasks.pools.runner_versions import outdated
@@ -62,7 +61,7 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
         leaving=given.leaving,
         problem=pool.problem,
         allowed_unavailable=share_of(given),
-        drain=describe_drain(rt, pool, plan, now=now) if given.leaving else None,
+        drain=describe_drain(rt, planned, now=now) if given.leaving else None,
         replicas_writer=pool.replicas_writer,
         scaled_up_at=getattr(pool, "scaled_up_at", None),
         scaled_down_at=getattr(pool, "scaled_down_at", None),
@@ -88,11 +87,14 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
     rt.transaction(pool_plans.record_status, pool.id, text, now=NOW)
 
 
-def describe_drain(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime) -> DrainReport:
+def describe_drain(rt: Runtime, planned: Planned, *, now: datetime) -> DrainReport:
     """Return the state of a drain for the pool's status.
 
-    The report contains the start of the drain, the number of busy Pods, and the job that has been running longest.
+    The report contains the start of the drain, the number of busy Pods, the job that has been running longest, and the
+    number of volumes that must be deleted.
     """
+    pool, plan, volumes = planned.pool_row, planned.plan, planned.volumes
+    to_delete = volumes is None or pool.volume_reclaim == Reclaim.DELETE
     oldest = rt.transaction(draining.oldest_job, pool.id)
     drain = Drain(
         since=pool.draining_since or now,
@@ -101,5 +103,6 @@ def describe_drain(rt: Runtime, pool: Row[Any], plan: PoolPlan, *, now: datetime
         left=plan.alive + plan.lost,
         oldest_job=None if oldest is None else oldest.id,
         oldest_since=None if oldest is None else oldest.since,
+        volumes=0 if not to_delete else None if volumes is None else volumes.count,
     )
     return report_drain(drain, now=now)

@@ -68,3 +68,21 @@ def test_a_drain_is_overdue_as_long_as_one_pod_is_left(left: int, *, overdue: bo
     drain = replace(DRAIN, timeout=60.0, left=left)
     assert not report(drain, now=SINCE + timedelta(seconds=60)).overdue
     assert report(drain, now=SINCE + timedelta(seconds=61)).overdue is overdue
+
+
+@pytest.mark.parametrize(
+    ("volumes", "reason", "text"),
+    [
+        (0, "Drained", None),
+        (1, "VolumesLeft", "not yet deleted: 1 PersistentVolumeClaim of the pool"),
+        (2, "VolumesLeft", "not yet deleted: 2 PersistentVolumeClaims of the pool"),
+        (None, "VolumesLeft", "the volumes of the pool could not be listed"),
+    ],
+)
+def test_a_pool_without_pods_waits_for_its_volumes_and_says_so(
+    volumes: int | None, reason: str, text: str | None
+) -> None:
+    drain = replace(DRAIN, busy=0, left=0, oldest_job=None, timeout=60.0, volumes=volumes)
+    told, late = report(drain, now=SINCE), report(drain, now=SINCE + timedelta(seconds=61))
+    assert (told.reason, told.overdue, late.overdue) == (reason, False, volumes != 0)
+    assert (text or "0 of 0 remaining Pods are busy") in told.message

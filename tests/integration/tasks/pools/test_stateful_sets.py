@@ -11,7 +11,8 @@ import pytest
 from k8s_adapters.client import MERGE_PATCH, Json, object_path
 from k8s_adapters.owners import stateful_set
 from k8s_adapters.owners.volumes import list_volumes
-from ostler.errors import Forbidden
+from ostler.errors import Conflict, Forbidden
+from tasks.pools import create_pods, delete_volumes
 from tasks.pools import volumes as pool_volumes
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
@@ -255,6 +256,30 @@ def test_the_volumes_of_a_finished_runner_are_deleted_if_the_pool_says_so(stage:
     eventually(deleted)
 
 
+def test_a_deleted_pool_waits_for_volumes_that_cannot_be_deleted_and_says_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started(stage, 1, volumes={**CACHE, "reclaim": "Delete"})
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise Forbidden("no right to delete volumes")
+
+    def condition() -> Json:
+        return next(each for each in written(stage)["conditions"] if each["type"] == "Draining")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delete_volumes, "delete_volume", refused)
+        delete(stage)
+        eventually(lambda: condition()["reason"] == "VolumesLeft")
+        assert "not yet deleted: 1 PersistentVolumeClaim of the pool" in condition()["message"]
+
+    def is_gone() -> bool:
+        tick(stage)
+        return seen(stage) is None
+
+    eventually(is_gone)
+
+
 def test_volumes_of_another_shape_are_kept_but_never_used_again(stage: Stage) -> None:
     (name,) = started(stage, 1, volumes=CACHE)
     larger = {"claims": [{"name": "cache", "mountPath": "/cache", "storage": "2Gi"}]}
@@ -338,6 +363,28 @@ def test_a_pod_that_the_controller_cannot_create_is_named_in_the_condition(stage
     grown(stage, 3)
     (row,) = stage.rows("SELECT start_trouble FROM pools")
     assert row.start_trouble is None
+
+
+def test_a_name_in_use_does_not_count_as_an_accepted_pod(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.pool(replicas=0, **SETS)
+    tick(stage)
+    spec(stage, replicas=1)
+    stage.rows("UPDATE pools SET start_trouble = 'quota', start_detail = 'exceeded quota: none' RETURNING id")
+
+    def in_use(*_: Any, **__: Any) -> None:
+        raise Conflict("another object has the name")
+
+    def trouble() -> str | None:
+        found: str | None = stage.rows("SELECT start_trouble FROM pools")[0].start_trouble
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(create_pods, "create_runner", in_use)
+        for _ in range(3):
+            tick(stage)
+        assert trouble() == "quota"
+    grown(stage, 1)
+    assert trouble() is None
 
 
 def test_an_api_server_that_is_too_old_degrades_the_pool(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
