@@ -12,9 +12,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from k8s_adapters.metadata import ObjectSeen
+from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.owners.stateful_set import APPS, KIND
 from k8s_adapters.pods import get_pod
-from k8s_adapters.runners import delete_left_by_runner, end_owner, is_free
+from k8s_adapters.runners import delete_left_by_runner, is_free
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from models.tables import pod_births
@@ -94,7 +95,7 @@ def check(tick: Tick, left: ObjectSeen, *, kind: str) -> None:
                 rt.kube, namespace=namespace, name=name, attempt=left.attempt, account_uid=left.uid, policy=policy
             )
         else:
-            end_owner(rt.kube, namespace=namespace, name=name, attempt=left.attempt, policy=policy)
+            owner_of(name).end(rt.kube, namespace=namespace, name=name, uid=left.uid, policy=policy)
 
     what = "delete service account" if kind == ACCOUNTS else "delete stateful set"
     tick.repair(
