@@ -7,13 +7,19 @@ from typing import Any
 from weakref import WeakSet
 
 import pytest
+from sqlalchemy import Connection
 
 from k8s_adapters.client import MERGE_PATCH, Json, object_path
 from k8s_adapters.owners import stateful_set
 from k8s_adapters.owners.volumes import list_volumes
+from models.db.engine import transaction
+from models.pools import pool_plans
+from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden
+from rules.pools.volumes import VolumePlan
 from tasks.pools import create_pods, delete_volumes
 from tasks.pools import volumes as pool_volumes
+from tasks.pools.pod_lists import Listed
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
 from tests.integration.tasks.conftest import Stage
@@ -254,6 +260,25 @@ def test_the_volumes_of_a_finished_runner_are_deleted_if_the_pool_says_so(stage:
         return len(found) == 1 and f"cache-{name}" not in found
 
     eventually(deleted)
+
+
+@pytest.mark.parametrize(("recorded", "in_use"), [("1 hour", 1), ("-1 hour", 0)])
+def test_the_volume_of_a_listed_pod_is_in_use_although_its_row_is_gone(
+    stage: Stage, recorded: str, in_use: int
+) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    listed = Listed(list(stage.pods().values()), utcnow())
+    stage.rows("UPDATE runner_pods SET gone_at = now() - CAST(:age AS interval) RETURNING id", age=recorded)
+    found = list_volumes(stage.kube, namespace=stage.namespace, pool="small")
+
+    def body(db: Connection) -> VolumePlan | None:
+        (pool,) = stage.rows("SELECT id FROM pools")
+        return pool_volumes.make_volume_plan(db, pool_plans.lock_pool(db, pool.id), found, listed=listed)
+
+    made = transaction(stage.rt.engine, body)
+    assert made is not None
+    assert (made.in_use, made.free) == (in_use, 1 - in_use)
+    assert made.reusable == (() if in_use else (name.removesuffix("-0"),))
 
 
 def test_a_deleted_pool_waits_for_volumes_that_cannot_be_deleted_and_says_so(
