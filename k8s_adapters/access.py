@@ -77,7 +77,8 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
 }
 """Rights of each process. Beat and Flower need none.
 
-`ostler migrate` and `ostler crd` are not listed, because an administrator or the chart's hook runs them.
+`ostler migrate`, `ostler crd` and `ostler pool detach` are not listed, because an administrator or a hook of the chart
+runs them.
 """
 
 CONTAINER_RIGHTS: Mapping[str, Sequence[Right]] = {

@@ -18,7 +18,7 @@ from lab.control_plane_access import ClusterAccess, write_kubeconfig
 from lab.manifests import Kinds, Manifest
 from ostler.errors import Conflict
 
-IDENTITIES = ("web", "worker", "beat", "watch", "flower", "migrate")
+IDENTITIES = ("web", "worker", "beat", "watch", "flower", "migrate", "uninstall")
 TOKEN_SECONDS = 24 * 3600
 
 _KINDS = (

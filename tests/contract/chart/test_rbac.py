@@ -60,6 +60,12 @@ IN_RUNNERS = [
     ("migrate", "pods", None, set()),
     ("migrate", "secrets", None, set()),
     ("migrate", POOLS, None, {"list"}),
+    ("uninstall", "pods", None, {"list", "get", "patch"}),
+    ("uninstall", "pods/status", None, set()),
+    ("uninstall", "apps@statefulsets", None, {"list", "delete"}),
+    ("uninstall", "persistentvolumeclaims", None, set()),
+    ("uninstall", "secrets", None, set()),
+    ("uninstall", POOLS, None, set()),
 ]
 
 # In the whole cluster.
@@ -80,6 +86,9 @@ IN_CLUSTER = [
     ("migrate", CRDS, "another.example.com", {"create"}),
     ("migrate", POLICIES, None, set()),
     ("migrate", "nodes", None, set()),
+    ("uninstall", "nodes", None, set()),
+    ("uninstall", "persistentvolumes", None, set()),
+    ("uninstall", CRDS, "runnerpools.ostler.dev", set()),
 ]
 
 

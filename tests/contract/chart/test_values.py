@@ -70,6 +70,10 @@ def test_a_value_that_makes_no_sense_is_refused_by_its_name(values: dict[str, An
             {"worker": {"autoscaling": {"enabled": True, "minReplicas": 9}}, "postgres": {"maxConnections": 900}},
             "workers.default.autoscaling: minReplicas 9 is more than maxReplicas 4",
         ),
+        (
+            {"uninstall": {"settle": 121}},
+            "uninstall.deadline: 180 seconds are not enough for settle .121. and 60 more.*raise deadline to 181",
+        ),
         ({"ingress": {"enabled": True}}, "ingress.host: it is not set.*name the host"),
     ],
 )
