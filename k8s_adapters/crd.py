@@ -240,12 +240,6 @@ def _lifecycle_rules() -> list[Json]:
             "runner: remove maxJobDuration, and set timeout-minutes in the workflow",
         },
         {
-            "rule": f"!{persistent} || !has(self.spec.autoscaling) || !has(self.spec.autoscaling.enabled) "
-            "|| !self.spec.autoscaling.enabled",
-            "message": "autoscaling does not work with lifecycle persistent: set autoscaling.enabled to false and "
-            "replicas to a number",
-        },
-        {
             "rule": f"!{persistent} || !has(self.spec.runnerGroup) || type(self.spec.runnerGroup) != int "
             "|| self.spec.runnerGroup == 1",
             "message": "lifecycle persistent needs the name of the runner group: write the name into runnerGroup",
@@ -624,6 +618,14 @@ def _size() -> Json:
                 "minWarm": _whole(1, "Number of warm Pods in addition to the Pods with jobs."),
                 "maxReplicas": _whole(10, "Maximum number of Pods."),
                 "scaleDownDelay": _duration("10m", "Time after the last scale-up before the pool may shrink."),
+                "targetBusyPercent": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": 100,
+                    "default": 100,
+                    "description": "Percentage of the Pods that are busy at the usual load of the last hour. A smaller "
+                    "value keeps more idle Pods in a pool with more jobs.",
+                },
             },
             "x-kubernetes-validations": [
                 {

@@ -152,6 +152,7 @@ class PoolSeen:
     min_warm: int
     max_replicas: int
     scale_down_delay: float
+    target_busy_percent: int
     max_unavailable_percent: int
     max_surge: int | None
     start_timeout: float | None
@@ -381,6 +382,7 @@ def read_pool(item: Json) -> PoolSeen:
         min_warm=int(autoscaling.get("minWarm", 1)),
         max_replicas=int(autoscaling.get("maxReplicas", 10)),
         scale_down_delay=_seconds(autoscaling, "scaleDownDelay", "10m", problems),
+        target_busy_percent=int(autoscaling.get("targetBusyPercent", 100)),
         max_unavailable_percent=int((spec.get("rollout") or {}).get("maxUnavailablePercent", 10)),
         max_surge=(spec.get("rollout") or {}).get("maxSurge"),
         start_timeout=_optional(provisioning, "startTimeout", problems),
@@ -439,8 +441,6 @@ def _registration(spec: Json, labels: Sequence[str], problems: list[str]) -> Sco
         for field in ("containers", "maxJobDuration")
         if spec.get(field) is not None
     ]
-    if (spec.get("autoscaling") or {}).get("enabled"):
-        problems.append("spec.autoscaling does not work with spec.lifecycle persistent: set its enabled to false")
     if isinstance(spec.get("runnerGroup"), int) and spec["runnerGroup"] != 1:
         problems.append("spec.lifecycle persistent needs the name of the runner group in spec.runnerGroup")
     if any(not label.isprintable() or "," in label for label in labels):

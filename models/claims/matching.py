@@ -128,6 +128,11 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
     return None if row is None else PoolShape(*row)
 
 
+def has_queued_job(db: Connection, pool: PoolShape) -> bool:
+    """Return True if a job of the pool is queued and not held."""
+    return bool(db.execute(text(f"SELECT EXISTS (SELECT FROM jobs WHERE {QUEUED})"), {"pool_id": pool.id}).scalar())
+
+
 def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, now: datetime) -> Outlook:
     """Return the conditions of this run.
 

@@ -38,8 +38,8 @@ class PoolRow:
     """A pool's row with the numbers of its Pods.
 
     - `alive`: how many Pods are not terminal, not gone, not being retired, and not on a gone node.
-    - `load`: how many of the `alive` Pods have or had a job.
-    - `idle`: True if at least one Pod polls and is free.
+    - `load`: how many of the `alive` Pods have or had a job. A persistent runner counts while it executes a job.
+    - `idle`: True if at least one Pod polls and is free, or if a persistent runner is online and executes no job.
     - `quiet_since`: the time of the last scale-up, or the creation time of the row if there was no scale-up.
     - `scaling`: the numbers of the last decision, or None if there was no decision.
     - `usual`: the usual load in Pods, computed at `typical_at`. None means that no usual load was computed yet.
@@ -99,16 +99,26 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
     rows = db.execute(
         text("""
             SELECT p.id, p.uid, coalesce(found.alive, 0) AS alive, coalesce(found.load, 0) AS load,
-                   EXISTS (SELECT FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
-                           WHERE o.pool_id = p.id AND o.until > :now
-                             AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
-                                             AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS idle,
+                   CASE WHEN p.registers_in IS NULL THEN
+                       EXISTS (SELECT FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
+                               WHERE o.pool_id = p.id AND o.until > :now
+                                 AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
+                                                 AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL)))
+                   ELSE
+                       EXISTS (SELECT FROM claims c WHERE c.pool_id = p.id AND c.ended_at IS NULL
+                                 AND c.purpose = 'register' AND c.state = 'delivered' AND c.runner_seen = 'online'
+                                 AND NOT EXISTS (SELECT FROM executions e
+                                                 WHERE e.claim_id = c.id AND e.ended_at IS NULL))
+                   END AS idle,
                    coalesce(p.scaled_up_at, p.created_at) AS quiet_since, p.scaling, p.typical_pods, p.typical_at
             FROM pools p LEFT JOIN LATERAL (
                 SELECT count(*) AS alive, count(*) FILTER (WHERE seen.load) AS load
                 FROM runner_pods r CROSS JOIN LATERAL (
-                    SELECT coalesce(bool_or(c.purpose = 'job' AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL)),
-                                    false) AS load,
+                    SELECT coalesce(bool_or(
+                               (c.purpose = 'job' AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
+                               OR (c.purpose = 'register' AND EXISTS (
+                                   SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL))
+                           ), false) AS load,
                            coalesce(bool_or(c.purpose = 'retire' AND c.ended_at IS NULL), false) AS retiring
                     FROM claims c WHERE c.pod_uid = r.uid) seen
                 WHERE r.pool_id = p.id AND r.gone_at IS NULL AND r.terminal_at IS NULL AND r.node_gone_at IS NULL
@@ -178,9 +188,9 @@ def accounts(db: Connection, account_ids: Sequence[int]) -> dict[int, AccountVie
 def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> dict[int, int]:
     """Compute and store the usual load of these pools. Return the usual load by pool.
 
-    The peak of a minute is the largest number of job claims that were live at once. The usual load is the 95th
-    percentile of the peaks of the last 60 minutes. The three busiest minutes of the hour therefore do not change the
-    usual load. Pools that another session has locked are skipped.
+    The peak of a minute is the largest number of job claims that were live at once, or of jobs that persistent runners
+    executed at once. The usual load is the 95th percentile of the peaks of the last 60 minutes. The three busiest
+    minutes of the hour therefore do not change the usual load. Pools that another session has locked are skipped.
     """
     locked = db.execute(
         text("SELECT id FROM pools WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED"),
@@ -197,6 +207,10 @@ def count_usual(db: Connection, pool_ids: Sequence[int], *, now: datetime) -> di
                 UNION ALL
                 SELECT pool_id, created_at, NULL FROM claims
                 WHERE ended_at IS NULL AND purpose = 'job' AND pool_id = ANY(:ids)
+                UNION ALL
+                SELECT c.pool_id, e.started_at, e.ended_at FROM claims c JOIN executions e ON e.claim_id = c.id
+                WHERE c.purpose = 'register' AND c.pool_id = ANY(:ids)
+                  AND (c.ended_at IS NULL OR c.ended_at > :since) AND (e.ended_at IS NULL OR e.ended_at > :since)
             ), changes AS (
                 SELECT pool_id, greatest(created_at, CAST(:since AS timestamptz)) AS at, 1 AS change FROM held
                 UNION ALL

@@ -20,6 +20,8 @@ Json = dict[str, Any]
 IMAGE = "ghcr.io/actions/actions-runner:latest"
 KINDS = ("RunnerDeployment", "RunnerReplicaSet", "RunnerSet")
 AUTOSCALER = "HorizontalRunnerAutoscaler"
+DEFAULT_THRESHOLD = 0.8
+"""Share of busy runners above which actions-runner-controller adds runners if the metric sets none."""
 DEFAULT_LABELS = ("self-hosted", "linux", "x64")
 """Labels that a runner of actions-runner-controller has besides its own. Ostler's runners have no other labels than
 those of their pool, so a workflow that asks for one of them would find no runner otherwise."""
@@ -224,19 +226,27 @@ def _autoscaling(made: Converted, scalers: Sequence[Json]) -> None:
         if target.get("name") != made.name or target.get("kind", KINDS[0]) != made.kind:
             continue
         least, most = int(spec.get("minReplicas") or 0), int(spec["maxReplicas"])
-        if made.spec["lifecycle"] == Lifecycle.PERSISTENT:
-            made.spec["replicas"] = most
-            made.asks(AUTOSCALER, f"the number of persistent runners is fixed; replicas is maxReplicas, {most}")
-            return
         made.spec.pop("replicas")
         made.spec["autoscaling"] = {"enabled": True, "minWarm": least, "maxReplicas": most}
         made.became(f"{AUTOSCALER}.minReplicas, maxReplicas", "autoscaling.minWarm, autoscaling.maxReplicas")
+        threshold = _busy_threshold(spec.get("metrics") or ())
+        if threshold is not None:
+            made.spec["autoscaling"]["targetBusyPercent"] = threshold
+            made.became(f"{AUTOSCALER}.metrics.scaleUpThreshold", "autoscaling.targetBusyPercent")
         for name in sorted(set(spec) - {"scaleTargetRef", "minReplicas", "maxReplicas"}):
             if name in {"metrics", "scaleUpTriggers", "scaleDownDelaySecondsAfterScaleOut"}:
                 made.became(f"{AUTOSCALER}.{name}", "nothing: Ostler counts the queued jobs itself")
             else:
                 made.asks(f"{AUTOSCALER}.{name}", NO_COUNTERPART)
         return
+
+
+def _busy_threshold(metrics: Sequence[Json]) -> int | None:
+    """Return the percentage of busy runners above which the autoscaler adds runners, or None if it does not use it."""
+    for metric in metrics:
+        if metric.get("type") == "PercentageRunnersBusy":
+            return min(100, max(1, round(100 * float(metric.get("scaleUpThreshold", DEFAULT_THRESHOLD)))))
+    return None
 
 
 def _volumes(made: Converted, templates: Sequence[Json], container: Json) -> None:

@@ -1,8 +1,9 @@
 """Replicas of an autoscaled pool: the formula, the cool-down, and the verdict with its reason.
 
-The formula is `clamp(max(load + queue, usual) + minWarm, 0, maxReplicas)`. `load` counts the Pods that have a job, and
-Pods that had a job and are not over. `queue` counts the jobs that budgets allow to run (`rules.pools.demand`). `usual`
-is the number of Pods that was enough in 95 % of the last hour's minutes.
+The formula is `clamp(max(load + queue, usual / targetBusyPercent) + minWarm, 0, maxReplicas)`. `load` counts the Pods
+that have a job, and Pods that had a job and are not over. A persistent runner counts while it executes a job. `queue`
+counts the jobs that budgets allow to run (`rules.pools.demand`). `usual` is the number of Pods that was enough in 95 %
+of the last hour's minutes.
 
 A scale-up happens at once. A scale-down waits until the last scale-up is at least `scaleDownDelay` old. `maxReplicas`
 is a hard limit: a scale-down to this limit does not wait.
@@ -13,6 +14,7 @@ stay unchanged (law L8). The reason of every verdict states the inputs in number
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,11 +22,19 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The fields of a pool's `spec.autoscaling`. `scale_down_delay` is in seconds."""
+    """The fields of a pool's `spec.autoscaling`. `scale_down_delay` is in seconds.
+
+    `target_busy` is the percentage of the Pods that are usually busy in a pool of the right size.
+    """
 
     min_warm: int
     max_replicas: int
     scale_down_delay: float
+    target_busy: int = 100
+
+    def for_usual(self, usual: int) -> int:
+        """Return how many Pods a pool needs so that `usual` busy Pods are at most `target_busy` percent of them."""
+        return math.ceil(usual * 100 / min(100, max(1, self.target_busy)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ def wanted(demand: Demand, limits: Limits) -> Parts:
     """Return the Pods that a pool wants, by purpose. The sum of the parts is the result of the module's formula."""
     most = max(0, limits.max_replicas)
     needed = max(0, demand.load + demand.queue)
-    target = min(most, max(needed, demand.usual) + max(0, limits.min_warm))
+    target = min(most, max(needed, limits.for_usual(demand.usual)) + max(0, limits.min_warm))
     real = min(most, needed)
     floor = min(max(0, limits.min_warm), most - real)
     return Parts(real=real, floor=floor, headroom=target - real - floor)
@@ -136,11 +146,13 @@ def explain(demand: Demand, limits: Limits, granted: Parts, *, short_of: str | N
 
     `short_of` names the resources that limited the grant. If `short_of` is None, the text names "the nodes" instead.
     """
-    needed = demand.load + demand.queue
-    usual = f", usually {demand.usual}" if demand.usual > needed else ""
+    needed, usually = demand.load + demand.queue, limits.for_usual(demand.usual)
+    usual = f", usually {demand.usual}" if usually > needed else ""
+    if usual and usually > demand.usual:
+        usual += f" ({usually} at {limits.target_busy} % busy)"
     asked = wanted(demand, limits)
     words = f"{demand.load} with jobs + {demand.queue} queued{usual} + {limits.min_warm} warm"
-    if max(needed, demand.usual) + limits.min_warm > limits.max_replicas:
+    if max(needed, usually) + limits.min_warm > limits.max_replicas:
         words += f", at most {limits.max_replicas}"
     if granted.total < asked.total:
         words += f" = {asked.total}; {granted.total} fit ({short_of or 'the nodes'})"

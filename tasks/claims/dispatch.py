@@ -50,7 +50,8 @@ class Matched:
 
     `made`: the new claims. `to_spares`: number of jobs that were given to spares. `again`: True if an immediate further
     run might match more jobs. `skipped`: True if another session had locked rows that this run needed. `short`: True if
-    jobs were left without Pods and the autoscaler might add Pods to this pool. `registrations`: the ids of the new
+    jobs were left without Pods and the autoscaler might add Pods to this pool. In a persistent pool, every queued job
+    counts, because GitHub gives the jobs to runners. `registrations`: the ids of the new
     registration claims.
     """
 
@@ -130,7 +131,8 @@ def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:
             return Matched((), 0, again=False)
         if pool.registers_in is not None:
             made = registrations.insert_for_offers(db, pool, due_after=rt.timings.due_after, now=now)
-            return Matched((), 0, again=len(made) == registrations.MOST, registrations=made)
+            short = pool.autoscaled and matching.has_queued_job(db, pool)
+            return Matched((), 0, again=len(made) == registrations.MOST, short=short, registrations=made)
         return match(rt, db, pool, now=now)
 
     return rt.transaction(body)

@@ -258,7 +258,7 @@ def view_of(pool: PoolSeen, row: PoolRow, asked: Asked) -> PoolView:
     return PoolView(
         pool_id=row.id,
         replicas=pool.replicas,
-        limits=Limits(pool.min_warm, pool.max_replicas, pool.scale_down_delay),
+        limits=Limits(pool.min_warm, pool.max_replicas, pool.scale_down_delay, pool.target_busy_percent),
         demand=asked.demand,
         size=needs.size,
         fleet=needs.fleet,
@@ -336,6 +336,7 @@ def describe(scaled: Scaled) -> dict[str, Any]:
         "usual": demand.usual,
         "min_warm": scaled.pool.min_warm,
         "max_replicas": scaled.pool.max_replicas,
+        "target_busy_percent": scaled.pool.target_busy_percent,
         "granted": dict(granted),
         "why": decision.why,
     }

@@ -220,7 +220,13 @@ def test_good_pools_are_taken_as_they_are_written() -> None:
         "drainTimeout": "1h30m",
         "maxJobDuration": "2h",
         "rollout": {"maxUnavailablePercent": 100, "maxSurge": 1},
-        "autoscaling": {"enabled": True, "minWarm": 0, "maxReplicas": 5, "scaleDownDelay": "90s"},
+        "autoscaling": {
+            "enabled": True,
+            "minWarm": 0,
+            "maxReplicas": 5,
+            "scaleDownDelay": "90s",
+            "targetBusyPercent": 75,
+        },
         "provisioning": {"startTimeout": "10m", "maxConcurrent": 1},
     }
     fixed = {name: value for name, value in full.items() if name != "autoscaling"}

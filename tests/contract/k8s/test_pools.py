@@ -82,7 +82,13 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
         "paused": True,
         "drainTimeout": "1h30m",
         "maxJobDuration": "1h1s",
-        "autoscaling": {"enabled": True, "minWarm": 2, "maxReplicas": 9, "scaleDownDelay": "90s"},
+        "autoscaling": {
+            "enabled": True,
+            "minWarm": 2,
+            "maxReplicas": 9,
+            "scaleDownDelay": "90s",
+            "targetBusyPercent": 75,
+        },
         "rollout": {"maxUnavailablePercent": 25, "maxSurge": 0},
         "provisioning": {"startTimeout": "2m", "maxConcurrent": 3},
         "podTemplate": {"spec": {"nodeSelector": {"disk": "ssd"}}},
@@ -90,7 +96,7 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
     pool = create_pool(admin, namespace=namespace, name="full", spec=spec)
     assert (pool.paused, pool.drain_timeout, pool.autoscaled) == (True, 5400, True)
     assert (pool.max_job_seconds, pool.max_surge) == (3601, 0)
-    assert (pool.min_warm, pool.max_replicas, pool.scale_down_delay) == (2, 9, 90)
+    assert (pool.min_warm, pool.max_replicas, pool.scale_down_delay, pool.target_busy_percent) == (2, 9, 90, 75)
     assert (pool.max_unavailable_percent, pool.start_timeout, pool.max_concurrent) == (25, 120, 3)
     assert pool.pod_template == {"spec": {"nodeSelector": {"disk": "ssd"}}}
     assert (pool.problem, pool.has_finalizer, pool.deleted_at) == (None, False, None)

@@ -84,13 +84,22 @@ def test_runners_in_one_repository_admit_only_that_repository() -> None:
     assert one(runner={"repository": "acme/app"}).spec["allowedRepositories"] == ["acme/app"]
 
 
-def test_persistent_runners_keep_their_scope_and_their_number() -> None:
-    pool = one(runner=RUNNER | {"ephemeral": False}, scaler={"minReplicas": 1, "maxReplicas": 7})
+def test_persistent_runners_keep_their_scope_and_their_autoscaler() -> None:
+    busy = {"type": "PercentageRunnersBusy", "scaleUpThreshold": "0.75"}
+    pool = one(runner=RUNNER | {"ephemeral": False}, scaler={"minReplicas": 1, "maxReplicas": 7, "metrics": [busy]})
     assert pool.spec["lifecycle"] == "persistent"
     assert pool.spec["registration"] == {"organization": "acme"}
-    assert pool.spec["replicas"] == 7
-    assert "autoscaling" not in pool.spec
-    assert "HorizontalRunnerAutoscaler" in decisions(pool)
+    assert "replicas" not in pool.spec
+    assert pool.spec["autoscaling"] == {"enabled": True, "minWarm": 1, "maxReplicas": 7, "targetBusyPercent": 75}
+
+
+@pytest.mark.parametrize(
+    ("metric", "percent"), [({}, 80), ({"scaleUpThreshold": "0"}, 1), ({"scaleUpThreshold": 2}, 100)]
+)
+def test_the_threshold_of_busy_runners_becomes_a_percentage(metric: dict[str, Any], percent: int) -> None:
+    metrics = [{"type": "TotalNumberOfQueuedAndInProgressWorkflowRuns"}, {"type": "PercentageRunnersBusy"} | metric]
+    pool = one(scaler={"maxReplicas": 7, "metrics": metrics})
+    assert pool.spec["autoscaling"]["targetBusyPercent"] == percent
 
 
 def test_persistent_runners_of_an_enterprise_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,7 +18,11 @@ LIMITS = Limits(min_warm=2, max_replicas=20, scale_down_delay=600)
 
 demands = st.builds(Demand, load=st.integers(0, 60), queue=st.integers(0, 60), usual=st.integers(0, 60))
 limits = st.builds(
-    Limits, min_warm=st.integers(0, 30), max_replicas=st.integers(0, 40), scale_down_delay=st.just(600.0)
+    Limits,
+    min_warm=st.integers(0, 30),
+    max_replicas=st.integers(0, 40),
+    scale_down_delay=st.just(600.0),
+    target_busy=st.integers(1, 100),
 )
 
 
@@ -40,10 +46,16 @@ def test_the_formula(demand: Demand, total: int) -> None:
     assert wanted(demand, LIMITS).total == total
 
 
+@pytest.mark.parametrize(("usual", "percent", "pods"), [(8, 100, 8), (8, 80, 10), (9, 80, 12), (0, 1, 0), (1, 1, 100)])
+def test_the_usual_load_is_at_most_the_wanted_share(usual: int, percent: int, pods: int) -> None:
+    assert replace(LIMITS, target_busy=percent).for_usual(usual) == pods
+
+
 @given(demands, limits)
 def test_what_is_wanted_is_the_formula_in_parts_and_within_bounds(demand: Demand, given_limits: Limits) -> None:
     parts = wanted(demand, given_limits)
-    formula = max(demand.load + demand.queue, demand.usual) + given_limits.min_warm
+    usual = math.ceil(100 * demand.usual / given_limits.target_busy)
+    formula = max(demand.load + demand.queue, usual) + given_limits.min_warm
     assert parts.total == min(max(formula, 0), given_limits.max_replicas)
     assert min(parts.real, parts.floor, parts.headroom) >= 0
     assert parts.real == min(demand.load + demand.queue, given_limits.max_replicas)

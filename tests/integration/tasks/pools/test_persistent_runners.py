@@ -21,10 +21,11 @@ from rules.intake.events import WorkflowJobEvent
 from tasks.claims.dispatch import dispatch
 from tasks.claims.mint import mint
 from tasks.claims.release import release
+from tasks.pools.autoscale import autoscale
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.persistent_runners import persistent_runners
 from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.pools.drains import tick
+from tests.integration.tasks.pools.drains import seen, tick
 from tests.integration.tasks.pools.fleet import NEW, beats, images, polls, rounds, spec, status
 
 LIFE: dict[str, Any] = {"lifecycle": "persistent", "registration": {"organization": "acme"}}
@@ -320,6 +321,72 @@ def test_a_runner_runs_job_after_job_and_its_account_is_charged_meanwhile(stage:
     assert stage.see(claim_id).ended_at is None
     tick(stage)
     assert rows_busy(stage) == 0
+
+
+AUTOSCALED = {"enabled": True, "minWarm": 0, "maxReplicas": 9, "scaleDownDelay": "1m", "targetBusyPercent": 50}
+
+
+def scaled(stage: Stage) -> int:
+    """Run the autoscaler long after everything before. Return the replicas of the pool."""
+    stage.rows("UPDATE pools SET scaled_up_at = now() - interval '1 h', typical_at = NULL, create_after = NULL")
+    autoscale.run()
+    found = seen(stage)
+    assert found is not None
+    return found.replicas
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_pool_grows_with_its_queue_and_shrinks_by_idle_runners(stage: Stage, github: GitHub) -> None:
+    claims = registered(stage, github, 3, autoscaling=AUTOSCALED)
+    for job_id in (7, 8, 9, 10, 11):
+        stage.job(job_id, state="queued")
+    runs(stage, claims[0], 7, "in_progress")
+    github.show(str(stage.see(claims[0]).runner_name), busy=True)
+    stage.outbox.sent.clear()
+    match(stage)
+    assert stage.outbox.take("ostler.autoscale") == [{}]
+    assert scaled(stage) == 5
+
+    stage.rows("UPDATE jobs SET state = 'completed', completed_at = now() WHERE id > 7")
+    assert scaled(stage) == 1
+    for _ in range(3):
+        tick(stage)
+        releases(stage)
+    alive = stage.rows(
+        "SELECT id FROM claims WHERE ended_at IS NULL AND purpose = 'register' AND delivered_at IS NOT NULL"
+    )
+    assert [row.id for row in alive] == [claims[0]]
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_pool_keeps_the_runners_that_were_usually_busy_at_its_share(stage: Stage, github: GitHub) -> None:
+    claims = registered(stage, github, 3, autoscaling=AUTOSCALED)
+    for claim_id, job_id in zip(claims, (7, 8, 9), strict=True):
+        stage.job(job_id, state="queued")
+        runs(stage, claim_id, job_id, "in_progress")
+    assert scaled(stage) == 3, "busy for a moment"
+    stage.rows("UPDATE executions SET started_at = now() - interval '50 min'")
+    assert scaled(stage) == 6
+    for claim_id, job_id in zip(claims, (7, 8, 9), strict=True):
+        runs(stage, claim_id, job_id, "completed")
+    assert scaled(stage) == 6
+    (row,) = stage.rows("SELECT scaling FROM pools")
+    assert row.scaling["why"] == "0 with jobs + 0 queued, usually 3 (6 at 50 % busy) + 0 warm = 6"
+    stage.rows("UPDATE executions SET started_at = now() - interval '3 h', ended_at = now() - interval '2 h'")
+    assert scaled(stage) == 0
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_pool_with_idle_runners_does_not_grow_for_jobs_that_github_gives_to_none(
+    stage: Stage, github: GitHub
+) -> None:
+    registered(stage, github, 1, autoscaling=AUTOSCALED)
+    stage.job(7, state="queued")
+    stage.job(8, state="queued")
+    stage.rows("UPDATE jobs SET queued_at = now() - interval '5 min'")
+    assert scaled(stage) == 1
+    (row,) = stage.rows("SELECT scaling FROM pools")
+    assert "although Pods are idle" in row.scaling["why"]
 
 
 def charged(stage: Stage) -> int:
