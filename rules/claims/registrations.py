@@ -59,29 +59,38 @@ class Shown(StrEnum):
 class Registered:
     """A persistent runner whose registration token was delivered.
 
-    `absent_before` is True if an earlier list, at least a minute older, did not show the runner either. `executes` is
-    True if the runner began a job whose end Ostler does not know. Times are in seconds: since the delivery, and since
-    the runner was first shown as offline without a break.
+    `absent_before` is True if an earlier list, at least a minute older, did not show the runner either. Times are in
+    seconds: since the delivery, since the runner was first shown as offline without a break, and since the runner began
+    a job whose end Ostler does not know. `executes_for` is None if there is no such job.
     """
 
     shown: Shown
     ever_online: bool
     absent_before: bool = False
-    executes: bool = False
+    executes_for: float | None = None
     delivered_for: float = 0.0
     offline_for: float = 0.0
 
 
 def why_remove(
-    runner: Registered, *, registers_within: float = REGISTERS_WITHIN, offline_for: float = OFFLINE_FOR
+    runner: Registered,
+    *,
+    longest_job: float,
+    registers_within: float = REGISTERS_WITHIN,
+    offline_for: float = OFFLINE_FOR,
 ) -> str | None:
     """Return why a persistent runner must be removed and its Pod replaced, or None if it must stay.
 
+    `longest_job`: the number of seconds for which a job of GitHub can run.
+
     The release of the claim asks GitHub to delete the runner first. It stops if GitHub refuses because the runner
     executes a job. GitHub cannot refuse this for a runner that it does not know. Such a runner therefore stays until
-    the end of its job is known (law L3).
+    the end of its job is known, or until no job of GitHub can run any more (law L3).
     """
-    if runner.shown in {Shown.ONLINE, Shown.BUSY} or (runner.shown is Shown.ABSENT and runner.executes):
+    executes = runner.executes_for is not None and runner.executes_for < longest_job
+    if runner.shown is Shown.BUSY and runner.executes_for is not None and not executes:
+        return "its job has been running for longer than GitHub allows"
+    if runner.shown in {Shown.ONLINE, Shown.BUSY} or (runner.shown is Shown.ABSENT and executes):
         return None
     if not runner.ever_online:
         if runner.delivered_for < registers_within:

@@ -22,6 +22,7 @@ from rules.claims.registrations import Registered, Shown, why_remove
 from rules.routing.scopes import Scope
 from rules.sweeps.reaping import Expect, Source, Witness
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
+from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.release import send_release
 from tasks.sweeps.claims_by_scope import check_by_scope
 from tasks.sweeps.frame import sweep
@@ -85,11 +86,12 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
         Registered(
             shown=shown,
             ever_online=claim.online_at is not None,
-            executes=claim.executes,
+            executes_for=None if claim.executes_since is None else (at - claim.executes_since).total_seconds(),
             absent_before=seen.is_second_check(claim.runner_absent_at),
             delivered_for=(at - claim.delivered_at).total_seconds(),
             offline_for=(at - claim.runner_seen_at).total_seconds() if same else 0.0,
         ),
+        longest_job=LONGEST_EXECUTING.total_seconds(),
         registers_within=tick.rt.timings.registers_within,
         offline_for=tick.rt.timings.offline_runner_after,
     )

@@ -18,8 +18,8 @@ from rules.claims.registrations import (
     Shown,
     describe_registration,
     slots,
-    why_remove,
 )
+from rules.claims.registrations import why_remove as judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,6 +46,13 @@ def test_no_number_of_failures_makes_the_wait_longer_than_its_limit(failures: in
 def test_a_registration_is_one_value_per_line() -> None:
     text = describe_registration(url="https://g/acme", token="t", name="n", labels=["a", "b c"], group=None)
     assert text == "url=https://g/acme\ntoken=t\nname=n\nlabels=a,b c\ngroup=\n"
+
+
+LONGEST_JOB = 1000.0
+
+
+def why_remove(runner: Registered) -> str | None:
+    return judge(runner, longest_job=LONGEST_JOB)
 
 
 WAITING = Registered(shown=Shown.ABSENT, ever_online=False)
@@ -75,8 +82,17 @@ def test_a_runner_that_was_deleted_on_github_needs_two_lists() -> None:
 @pytest.mark.parametrize("ever_online", [False, True])
 def test_a_runner_that_github_does_not_know_stays_until_the_end_of_its_job_is_known(*, ever_online: bool) -> None:
     absent = replace(ONCE, shown=Shown.ABSENT, ever_online=ever_online, absent_before=True, delivered_for=1e9)
-    assert why_remove(replace(absent, executes=True)) is None
+    assert why_remove(replace(absent, executes_for=LONGEST_JOB - 1)) is None
+    assert why_remove(replace(absent, executes_for=LONGEST_JOB)) == why_remove(absent)
     assert why_remove(absent) is not None
+
+
+def test_a_runner_is_busy_for_as_long_as_github_lets_a_job_run() -> None:
+    busy = Registered(shown=Shown.BUSY, ever_online=True, executes_for=LONGEST_JOB - 1)
+    assert why_remove(busy) is None
+    late = replace(busy, executes_for=LONGEST_JOB)
+    assert why_remove(late) == "its job has been running for longer than GitHub allows"
+    assert why_remove(replace(late, shown=Shown.ONLINE)) is None, "only the record of the job is old"
 
 
 def test_an_offline_runner_is_replaced_only_after_long() -> None:
