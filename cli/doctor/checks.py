@@ -56,5 +56,6 @@ CHECKS: tuple[Check, ...] = (
     Check("web", "fleet", fleet.web),
     Check("sweeps", "fleet", fleet.sweeps),
     Check("webhooks", "fleet", fleet.webhooks),
+    Check("unused runners", "fleet", runners.unused_runners),
 )
 """All checks, in the order of the output."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from redis import Redis
@@ -22,6 +22,7 @@ from github_adapters.client import GitHub
 from k8s_adapters.pools import list_pools
 from models.browse import health
 from models.browse.sweeps import list_sweeps
+from models.claims import registrations
 from models.db import epochs, migrate
 from models.db.engine import make_engine, transaction, why_away
 from models.pools import runner_versions
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+UNUSED_FOR = timedelta(days=1)
+"""Time without a job after which the check of unused runners names a persistent runner."""
+
 REDIS_WITHIN = 5.0
 CALL_WITHIN = 8.0
 """Maximum seconds for one call to Redis, and for one call to Kubernetes or GitHub."""
@@ -87,6 +91,8 @@ class Rows:
     versions: Mapping[str, str] | None = None
     pools: Sequence[tuple[str, str]] = ()
     backoffs: Sequence[Standing] = ()
+    unused_runners: Sequence[tuple[str, int]] = ()
+    """Pools with persistent runners that had no job for `UNUSED_FOR`, with the number of these runners."""
     clock_ahead: float = 0.0
     """Seconds by which this machine's clock is ahead of the clock of Postgres; negative if behind."""
 
@@ -235,6 +241,7 @@ def _read(db: Connection) -> Rows:
         images=health.pool_images(db),
         pools=health.pool_places(db),
         backoffs=backoffs.in_force(db, now=now),
+        unused_runners=registrations.unused(db, since=now - UNUSED_FOR),
         versions={each.pool: each.version for each in runner_versions.read(db)},
     )
 

@@ -1,4 +1,4 @@
-"""Check of the runner versions of the pools.
+"""Checks of the runner versions of the pools, and of persistent runners without jobs.
 
 GitHub refuses a version 30 days after the release of the next version. The version of a pool comes from GitHub's list
 of runners, if the list has contained a runner of the current template. Otherwise the version comes from the tag of the
@@ -47,6 +47,19 @@ def runner_version(context: Context) -> Verdict:
     if isinstance(ends, str):
         return unknown(ends, RELEASES)
     return _judge(images, versions, ends, now=context.rows.now)
+
+
+def unused_runners(context: Context) -> Verdict:
+    """Check that each persistent runner that has been online for a day had a job."""
+    found = context.rows.unused_runners
+    if not found:
+        return ok("every persistent runner that was online for a day had a job")
+    named = ", ".join(f"{pool} ({count})" for pool, count in found)
+    cure = (
+        "check that the runner group of the pool admits the repositories, and that their jobs ask for runnerLabels of "
+        "the pool; or lower replicas"
+    )
+    return warning(f"persistent runners were online for a day without a job: {named}", cure)
 
 
 def _ends(context: Context, versions: list[str]) -> Mapping[str, datetime] | str:

@@ -153,6 +153,33 @@ def why_no_home(db: Connection, scope: str) -> str | None:
     return f"the App is not installed in {scope}, or Ostler does not know the installation yet"
 
 
+def unused(db: Connection, *, since: datetime) -> list[tuple[str, int]]:
+    """Return the pools with persistent runners that have been online since `since` without a job.
+
+    Each pool comes with the number of these runners.
+    """
+    rows = db.execute(
+        text("""
+            SELECT p.name, count(*) AS runners FROM claims c JOIN pools p ON p.id = c.pool_id AND p.deleted_at IS NULL
+            WHERE c.ended_at IS NULL AND c.purpose = 'register' AND c.state = 'delivered'
+              AND c.runner_seen = 'online' AND c.online_at < :since
+              AND NOT EXISTS (SELECT FROM executions e
+                              WHERE e.claim_id = c.id AND (e.ended_at IS NULL OR e.ended_at > :since))
+            GROUP BY p.id, p.name ORDER BY p.name
+        """),
+        {"since": since},
+    )
+    return [(row.name, row.runners) for row in rows]
+
+
+def scopes(db: Connection) -> frozenset[str]:
+    """Return the scopes of the persistent pools, in lower case."""
+    rows = db.execute(
+        text("SELECT lower(registers_in) FROM pools WHERE registers_in IS NOT NULL AND deleted_at IS NULL")
+    )
+    return frozenset(rows.scalars())
+
+
 def registered(db: Connection) -> Sequence[Row[Any]]:
     """Return the delivered registration claims that are not being released, in random order (law L14)."""
     return db.execute(
@@ -160,7 +187,8 @@ def registered(db: Connection) -> Sequence[Row[Any]]:
             SELECT c.id, c.pod_uid, c.pool_id, c.runner_name, {INSTALLATION_NOW} AS installation_id,
                    {SCOPE_NOW} AS scope, c.delivered_at, c.online_at, c.runner_absent_at, c.runner_seen,
                    c.runner_seen_at,
-                   EXISTS (SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL) AS executes
+                   (SELECT min(e.started_at) FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)
+                   AS executes_since
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
             WHERE c.ended_at IS NULL AND c.purpose = 'register' AND c.state = 'delivered'
               AND p.terminal_at IS NULL AND p.gone_at IS NULL

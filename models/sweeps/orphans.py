@@ -243,7 +243,7 @@ GitHub might still register the runner after that check.
 def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetime) -> list[ScopeOfRunners]:
     """Return the scopes of mint attempts that began after `since` and whose runners might be registered.
 
-    The order is random (law L14).
+    The scopes of live persistent runners are among them. The order is random (law L14).
 
     If the response to a mint was lost, GitHub might register the runner after the attempt was recorded as removed. The
     scope of such an attempt is returned if the attempt was closed after `unheard_since`. Scopes of an installation that
@@ -258,6 +258,12 @@ def scopes_of_runners(db: Connection, *, since: datetime, unheard_since: datetim
                            CASE WHEN starts_with(c.scope, 'repos/') THEN {REPOSITORY_ID} END AS repository_id
                     FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
                     WHERE m.created_at > :since AND {_MAY_BE_REGISTERED}
+                      AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
+                    UNION
+                    SELECT DISTINCT c.account_id, c.installation_id, c.scope, CAST(NULL AS bigint),
+                           CAST(NULL AS bigint), CASE WHEN starts_with(c.scope, 'repos/') THEN {REPOSITORY_ID} END
+                    FROM claims c
+                    WHERE c.purpose = 'register' AND c.ended_at IS NULL
                       AND c.installation_id IS NOT NULL AND c.scope IS NOT NULL
                 ) c
             ) s

@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
+import structlog
 from sqlalchemy import Connection
 
-from models.claims import releases
+from models.claims import registrations, releases
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
@@ -27,6 +28,8 @@ from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW
 
+log = structlog.get_logger(__name__)
+
 SEARCHED_BACK = timedelta(days=14)
 """Longest time after which GitHub itself removes a runner that did not connect ("Removing self-hosted runners")."""
 
@@ -35,6 +38,14 @@ APPLIED_WITHIN = timedelta(days=1)
 
 GitHub might have registered the runner of the mint after the look-up.
 """
+
+NAMED = 10
+"""Maximum number of runners that one log line names."""
+
+MAX_KNOWN = 1000
+"""Maximum number of runners of others that a process logs. An organisation might have thousands of them."""
+
+_foreign: set[tuple[str, str]] = set()
 
 
 @sweep(ORPHANED_RUNNERS, longest=LONGEST)
@@ -63,10 +74,37 @@ def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
     seen = runners_of(tick, installation_id=scope.installation_id, scope=scope.scope)
     tick.listed(len(seen.runners))
     record_removed(tick, scope, set(seen.runners))
+    report_foreign(tick, scope, seen)
     offline = [runner for runner in seen.runners.values() if not runner.online and not runner.busy]
     random.shuffle(offline)  # so that runners that GitHub does not remove are not always the first (L14)
     known = tick.read(orphans.known_runners, [runner.name for runner in offline])
     tick.each(offline, lambda runner: check(tick, scope, seen, runner, known.get(runner.name)))
+
+
+def report_foreign(tick: Tick, scope: orphans.ScopeOfRunners, seen: RunnerList) -> None:
+    """Log the runners beside those of a persistent pool that Ostler did not register. It leaves them alone.
+
+    GitHub might give them jobs of the pool. Each process logs such a runner once.
+    """
+    if scope.scope.partition("#")[0].lower() not in tick.read(registrations.scopes):
+        return
+    ours = tick.read(orphans.known_runners, list(seen.runners))
+    foreign = sorted(name for name in seen.runners if name not in ours and first_seen(scope.scope, name))
+    if foreign:
+        log.info(
+            "runners.ignored_because_ostler_did_not_register_them",
+            scope=scope.scope,
+            count=len(foreign),
+            names=foreign[:NAMED],
+        )
+
+
+def first_seen(scope: str, name: str) -> bool:
+    """Return True at the first call for a runner in this process. `MAX_KNOWN` runners are known at most."""
+    if (scope, name) in _foreign or len(_foreign) >= MAX_KNOWN:
+        return False
+    _foreign.add((scope, name))
+    return True
 
 
 def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:

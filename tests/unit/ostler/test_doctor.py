@@ -285,6 +285,8 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (runners.runner_version, {"github": GitHub(runner_ends=None), "lab_github": True}, OK, "the lab's GitHub"),
     (runners.runner_version, {"rows": rows(images={"p": "registry.example/ci:7"})}, DUNNO, "have no version"),
     (runners.runner_version, {"rows": rows(images={})}, OK, "no pool"),
+    (runners.unused_runners, {}, OK, "had a job"),
+    (runners.unused_runners, {"rows": rows(unused_runners=[("sim", 2), ("x", 1)])}, WARN, "job: sim (2), x (1)"),
     (runners.runner_version, {"rows": rows(images={"p": "ci:7"}, versions={"p": "2.331.0"})}, OK, "2.331.0 until"),
     (runners.runner_version, {"rows": rows(versions={"small": "2.3.4", "gone": "1.0.0"})}, OK, "runner 2.3.4 until"),
     (runners.runner_version, {"installations": installed(organization=False)}, DUNNO, "organisation"),

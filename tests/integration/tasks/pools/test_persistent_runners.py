@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
+from structlog.testing import capture_logs
 
 from github_adapters.endpoints.runners import RunnerSeen
 from models.claims import deliver, registrations
@@ -23,6 +24,7 @@ from tasks.claims.mint import mint
 from tasks.claims.release import release
 from tasks.pools.autoscale import autoscale
 from tasks.sweeps.missing_pods import missing_pods
+from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.persistent_runners import persistent_runners
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import seen, tick
@@ -532,13 +534,56 @@ def test_a_runner_that_executes_a_job_is_not_removed_because_github_does_not_kno
 
 
 @pytest.mark.usefixtures("no_chains")
+def test_a_runner_whose_job_runs_for_too_long_leaves_as_soon_as_github_agrees(stage: Stage, github: GitHub) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    name = str(stage.see(claim_id).runner_name)
+    stage.job(7, state="queued")
+    runs(stage, claim_id, 7, "in_progress")
+    github.show(name, busy=True)
+    sweep(stage)
+    assert stage.see(claim_id).state == "delivered"
+
+    stage.rows("UPDATE executions SET started_at = now() - interval '6 days'")
+    sweep(stage)
+    for _ in range(2):
+        releases(stage)
+        assert stage.see(claim_id).state == "releasing"
+    tick(stage)
+    assert len(stage.pods()) == 1
+    github.show(name)
+    releases(stage)
+    assert stage.see(claim_id).state == "ended"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_without_a_job_for_a_day_is_shown(stage: Stage, github: GitHub) -> None:
+    claims = registered(stage, github, 2)
+    day = timedelta(days=1)
+    assert stage.rt.transaction(registrations.unused, since=utcnow() - day) == []
+    stage.rows("UPDATE claims SET online_at = online_at - interval '25 h'")
+    assert stage.rt.transaction(registrations.unused, since=utcnow() - day) == [("small", 2)]
+    stage.job(7, state="queued")
+    for action in ("in_progress", "completed"):
+        runs(stage, claims[0], 7, action)
+        assert stage.rt.transaction(registrations.unused, since=utcnow() - day) == [("small", 1)]
+    stage.rows("UPDATE executions SET ended_at = now() - interval '25 h'")
+    assert stage.rt.transaction(registrations.unused, since=utcnow() - day) == [("small", 2)]
+
+
+@pytest.mark.usefixtures("no_chains")
 def test_a_runner_by_hand_is_left_alone(stage: Stage, github: GitHub) -> None:
     github.show("by-hand", online=False)
     (claim_id,) = registered(stage, github, 1)
-    for _ in range(3):
-        sweep(stage)
+    # After weeks, nothing but the live registration names the scope.
+    stage.rows("UPDATE mint_attempts SET created_at = now() - interval '30 days'")
+    with capture_logs() as lines:
+        for _ in range(3):
+            sweep(stage)
+            orphaned_runners.run()
     assert "by-hand" in github.runners
     assert stage.see(claim_id).state == "delivered"
+    told = [line for line in lines if line["event"] == "runners.ignored_because_ostler_did_not_register_them"]
+    assert [(line["names"], line["count"], line["scope"]) for line in told] == [(["by-hand"], 1, "orgs/acme")]
 
 
 def _deleted(stage: Stage, name: str) -> None:
