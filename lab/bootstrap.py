@@ -93,9 +93,10 @@ def on_real_node(pool: LabPool, *, github_url: str) -> LabPool:
 
     A pool with `podTemplate.spec.containers` of its own does not change.
     """
-    runner = {"name": "runner", "env": [{"name": "LAB_GITHUB_URL", "value": github_url}]}
+    env = [{"name": "LAB_GITHUB_URL", "value": github_url}]
+    names = ("runner", "register") if pool.persistent else ("runner",)
     template: Mapping[str, Any] = pool.spec.get("podTemplate", {})
-    pod = {"containers": [runner], **template.get("spec", {})}
+    pod = {"containers": [{"name": name, "env": env} for name in names], **template.get("spec", {})}
     return replace(pool, spec={**pool.spec, "podTemplate": {**template, "spec": pod}})
 
 

@@ -74,14 +74,11 @@ def runner_image(name: str, say: Say = quiet, *, programs: Sequence[Path] = ()) 
     """Return the archive of a stand-in for GitHub's stock image, under `name`. Raises `StartError`.
 
     The image has the parts of GitHub's `actions-runner` image that Ostler needs: a shell, curl, user 1001 with the home
-    `/home/runner`, and the lab's runner as `run.sh` there. The image contains no file of Ostler. `programs` are files
-    for `/usr/local/bin`, whose paths identify their contents.
+    `/home/runner`, and the lab's runner as `config.sh` and `run.sh` there. The image contains no file of Ostler.
+    `programs` are files for `/usr/local/bin`, whose paths identify their contents.
     """
-    files = {
-        "home/runner/run.sh": _REPOSITORY / "lab" / "kubelet" / "runner" / "run.sh",
-        "home/runner/runner.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "runner.py",
-        "home/runner/container_job.py": _REPOSITORY / "lab" / "kubelet" / "runner" / "container_job.py",
-    }
+    names = ("config.sh", "config.py", "run.sh", "runner.py", "container_job.py")
+    files = {f"home/runner/{name}": _REPOSITORY / "lab" / "kubelet" / "runner" / name for name in names}
     content = [
         name.encode(),
         _EXTERNAL.encode(),
