@@ -121,16 +121,20 @@ def insert_for_offers(db: Connection, pool: PoolShape, *, due_after: float, now:
 
 
 def runners_of_pool(db: Connection, pool_id: int) -> RegisteredRunners | None:
-    """Return the persistent runners of a pool, or None if the pool's runners run one job."""
+    """Return the persistent runners of a pool, or None if the pool's runners run one job.
+
+    A registration failed if its claim was released before GitHub showed the runner as online.
+    """
     row = db.execute(
         text("""
             SELECT p.registers_in,
                    count(c.id) FILTER (WHERE c.online_at IS NOT NULL) AS online,
                    count(c.id) FILTER (WHERE EXISTS (
                        SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)) AS busy,
-                   (SELECT CASE WHEN l.delivered_at IS NULL AND l.release_reason IS NOT NULL THEN l.release_reason END
-                    FROM claims l WHERE l.pool_id = p.id AND l.purpose = 'register' ORDER BY l.id DESC LIMIT 1)
-                   AS failure
+                   (SELECT CASE WHEN l.online_at IS NULL THEN l.release_reason END
+                    FROM claims l WHERE l.pool_id = p.id AND l.purpose = 'register'
+                      AND (l.online_at IS NOT NULL OR l.release_reason IS NOT NULL)
+                    ORDER BY l.id DESC LIMIT 1) AS failure
             FROM pools p LEFT JOIN claims c ON c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'register'
             WHERE p.id = :id AND p.registers_in IS NOT NULL GROUP BY p.id
         """),

@@ -248,8 +248,18 @@ def test_a_refused_token_leaves_a_warm_pod_and_one_test_after_a_growing_wait(sta
     github.fails = None
     mints(stage, second)
     delivers(stage, second)
-    assert len(match(stage)) == 2
+    third = match(stage)
+    assert len(third) == 2
+    assert "no" in degraded(stage)
+    github.show(str(stage.see(second[0]).runner_name))
+    sweep(stage)
     assert degraded(stage) == "", "the last registration succeeded"
+
+    mints(stage, third)
+    delivers(stage, third)
+    stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '601 s' WHERE id = ANY(:ids)", ids=third)
+    sweep(stage)
+    assert "its runner did not come online within 600 s" in degraded(stage)
 
 
 def degraded(stage: Stage) -> str:
