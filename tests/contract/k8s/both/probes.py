@@ -770,6 +770,10 @@ def collection(it: Recorder) -> None:
 
     owner = pool(it, "orphan")
     runner("orphan", owned_by(owner))
+    # A collector that does not know the Pod yet would delete it. One that collects a later Pod knows it.
+    runner("later", owned_by(pool(it, "later")))
+    it.ask("DELETE", "pools/later", query={"propagationPolicy": "Background"})
+    it.wait("pods/later", is_gone)
     it.ask("DELETE", "pools/orphan", query={"propagationPolicy": "Orphan"})
     it.wait("pools/orphan", is_gone)
     it.ask("GET", "pods/orphan", accept=PARTIAL)
