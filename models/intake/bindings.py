@@ -299,7 +299,11 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
         batch.freed.add(execution.account_id)
     if execution.claim_id is not None:
         claim = batch.locked.claims.get(execution.claim_id)
-        return None if claim is not None and claim.persistent else claim
+        if claim is None or not claim.persistent:
+            return claim
+        if claim.state == ClaimState.RELEASING:  # GitHub refused to remove the runner because of this job
+            batch.bound.releases.append(claim.id)
+        return None
     # An anomaly at the start left the execution without a claim. The claim of the runner might execute by now, because
     # its release found the runner busy. This claim then ends with the execution.
     claim = batch.locked.of_runner(execution.runner_name)

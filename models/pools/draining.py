@@ -82,23 +82,26 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
 
 @dataclass(frozen=True, slots=True)
 class OldestJob:
-    """A running job of a pool, and the time at which its JIT was delivered (`since`)."""
+    """A running job of a pool, and the time at which its JIT was delivered (`since`).
+
+    For a job on a persistent runner, `since` is the start of the job.
+    """
 
     id: int
     since: datetime
 
 
 def oldest_job(db: Connection, pool_id: int) -> OldestJob | None:
-    """Return the oldest running job of a pool, or None if no Pod of the pool has a job.
-
-    The age of a running job counts from the delivery of its JIT.
-    """
+    """Return the oldest running job of a pool, or None if no Pod of the pool has a job."""
     row = db.execute(
         text("""
             SELECT c.job_id AS id, c.delivered_at AS since FROM claims c
             WHERE c.pool_id = :id AND c.ended_at IS NULL AND c.purpose = 'job' AND c.delivered_at IS NOT NULL
               AND c.job_id IS NOT NULL
-            ORDER BY c.delivered_at, c.id LIMIT 1
+            UNION ALL
+            SELECT e.job_id, e.started_at FROM claims c JOIN executions e ON e.claim_id = c.id AND e.ended_at IS NULL
+            WHERE c.pool_id = :id AND c.ended_at IS NULL AND c.purpose = 'register'
+            ORDER BY since, id LIMIT 1
         """),
         {"id": pool_id},
     ).one_or_none()

@@ -1,7 +1,9 @@
 """Plan of one reconcile of a pool: Pods to create, Pods to retire with reasons, and failed starts of new Pods.
 
 The plan depends only on observations. A Pod that has a job or might hold a JIT is never retired (law L3). The number of
-retirements per tick is limited (law L9).
+retirements per tick is limited (law L9). A busy persistent runner can be in a plan, because its retirement begins with
+the question to GitHub, which refuses while the runner executes a job. Without the question, a runner that gets one job
+after the other would never leave.
 
 A warm Pod is retired for its old template, or for its cordoned node, only while the number of unavailable replicas is
 below its limit. A Pod of the new template counts as available only after its first poll. A template whose Pods never
@@ -72,6 +74,11 @@ class ObservedPod:
     from GitHub, and its number is subtracted from the surplus."""
     registered_at: datetime | None = None
     """Time at which GitHub first showed the persistent runner of the Pod as online, or None."""
+
+    @property
+    def asks_github(self) -> bool:
+        """Return True if a persistent runner is busy, and GitHub was not asked yet to remove it."""
+        return self.state is PodState.BUSY and self.registered_at is not None and not self.marked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -384,29 +391,34 @@ def _retirements(
     The order is: Pods that did not start, surplus Pods, stale starting Pods, and warm Pods to replace. A warm Pod is
     replaced because of its node, its template, or the age of its runner, in this order.
 
-    The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods. Warm
-    Pods therefore stay longest. Warm Pods have this order: Pods on cordoned nodes, stale Pods, Pods that are idle
-    longest.
+    The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods, busy
+    persistent runners. Busy runners therefore stay longest. Pods of one state have this order: Pods on cordoned nodes,
+    stale Pods, Pods that are idle longest. Busy runners are replaced after warm Pods, and never because of their age.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
     starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
     unresponsive = sorted((pod for pod in seen if pod.state is PodState.UNRESPONSIVE), key=_dispensable)
     warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=_dispensable)
+    busy = sorted((pod for pod in seen if pod.asks_github), key=_dispensable)
     why = Why.DRAINED if pool.leaving else Why.FORBIDDEN if pool.forbidden else Why.SURPLUS
     starting_first = sorted(starting, key=lambda pod: (not pod.unschedulable, _dispensable(pod)))
-    surplus = [*unresponsive, *starting_first, *warm][: max(0, too_many - len(gone))]
+    surplus = [*unresponsive, *starting_first, *warm, *busy][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.state in AVAILABLE and pod.id not in gone and not pod.marked for pod in kept)
     # One surge Pod allows one old Pod to be retired.
     allowed = min(max(share_of(pool), surge_of(pool)), unavailable_of(pool) + available - pool.wanted)
-    cordoned = [Retirement(pod.id, Why.CORDONED) for pod in warm if pod.cordoned]
-    stale = [Retirement(pod.id, Why.TEMPLATE) for pod in warm if pod.stale and not pod.cordoned]
     fit = (pod for pod in warm if not pod.stale and not pod.cordoned)
     old = [Retirement(pod.id, Why.AGE) for pod in fit if _is_old(pool, pod, now)]
-    replaced = [each for each in (*cordoned, *stale, *old) if each.id not in gone]
+    replaced = [each for each in (*_outdated(warm), *old, *_outdated(busy)) if each.id not in gone]
     return [*gone.values(), *replaced[: max(0, allowed)]]
+
+
+def _outdated(pods: Sequence[ObservedPod]) -> list[Retirement]:
+    """Return the Pods to replace because of their node or their template, in this order."""
+    cordoned = [Retirement(pod.id, Why.CORDONED) for pod in pods if pod.cordoned]
+    return [*cordoned, *(Retirement(pod.id, Why.TEMPLATE) for pod in pods if pod.stale and not pod.cordoned)]
 
 
 def _is_old(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:

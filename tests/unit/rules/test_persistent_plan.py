@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.pools.pod_states import PodState, Registration, StateFacts, state_of
-from rules.pools.pool_plan import Why, surge_of
+from rules.pools.pool_plan import ObservedPod, Why, surge_of
 from tests.unit.rules.test_pool_plan import NOW, look, pod, pool, retired
 
 HOUR = 3600.0
@@ -59,6 +61,26 @@ def test_an_old_idle_runner_is_replaced_and_an_old_busy_runner_stays() -> None:
     assert retired(look(pool(3, max_surge=0), *pods)) == []
 
 
+def busy_runner(number: int, **facts: Any) -> ObservedPod:
+    return pod(number, PodState.BUSY, registered_at=NOW - timedelta(hours=2), **facts)
+
+
+def test_a_busy_runner_is_asked_for_if_the_pool_needs_fewer_and_no_idle_runner_is_left() -> None:
+    busy = [busy_runner(number, idle=number) for number in (1, 2, 3)]
+    assert retired(look(pool(2), *busy, pod(4))) == [(4, Why.SURPLUS), (3, Why.SURPLUS)]
+    assert retired(look(pool(0, leaving=True), *busy)) == [(3, Why.DRAINED), (2, Why.DRAINED), (1, Why.DRAINED)]
+    assert retired(look(pool(2), *busy[:2], replace(busy[2], marked=True))) == [], "it was asked for before"
+    assert retired(look(pool(2), *busy[:2], pod(3, PodState.BUSY))) == [(2, Why.SURPLUS)], "a job claim is never asked"
+
+
+def test_a_rollout_asks_for_busy_runners_after_idle_ones_and_within_its_limits() -> None:
+    of = pool(4, max_surge=0, max_unavailable_percent=50)
+    busy = [busy_runner(1, stale=True), busy_runner(2, cordoned=True)]
+    assert retired(look(of, *busy, pod(3, stale=True), pod(4))) == [(3, Why.TEMPLATE), (2, Why.CORDONED)]
+    asked = [replace(each, marked=True) for each in busy]
+    assert retired(look(of, *asked, busy_runner(3, stale=True), pod(4))) == []
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> list[tuple[PodState, bool, bool]]:
     states = st.sampled_from([PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState.STARTING])
@@ -68,7 +90,7 @@ def fleets(draw: st.DrawFn) -> list[tuple[PodState, bool, bool]]:
 
 @settings(deadline=None)
 @given(replicas=st.integers(0, 20), surge=st.integers(0, 3), given_pods=fleets())
-def test_no_plan_marks_a_busy_runner_or_exceeds_the_surge(
+def test_no_plan_retires_a_busy_pod_of_a_job_claim_or_exceeds_the_surge(
     replicas: int, surge: int, given_pods: list[tuple[PodState, bool, bool]]
 ) -> None:
     pods = [

@@ -27,7 +27,7 @@ from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.persistent_runners import persistent_runners
 from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.pools.drains import seen, tick
+from tests.integration.tasks.pools.drains import delete, drain, seen, tick
 from tests.integration.tasks.pools.fleet import NEW, beats, images, polls, rounds, spec, status
 
 LIFE: dict[str, Any] = {"lifecycle": "persistent", "registration": {"organization": "acme"}}
@@ -165,8 +165,8 @@ def releases(stage: Stage) -> None:
         release.run(claim_id=row.id)
 
 
-def runs(stage: Stage, claim_id: int, job_id: int, action: str) -> None:
-    """Be GitHub: the webhook of a job on the runner of a claim."""
+def runs(stage: Stage, claim_id: int, job_id: int, action: str) -> list[int]:
+    """Be GitHub: the webhook of a job on the runner of a claim. Return the claims to release now."""
     name = stage.see(claim_id).runner_name
     over = action == "completed"
     event = WorkflowJobEvent(
@@ -193,11 +193,11 @@ def runs(stage: Stage, claim_id: int, job_id: int, action: str) -> None:
         installation_id=501,
     )
 
-    def apply(db: Any) -> None:
+    def apply(db: Any) -> list[int]:
         locked = binding_locks.lock(db, [event])
-        bindings.apply(db, locked, [event], now=utcnow(), who="web")
+        return bindings.apply(db, locked, [event], now=utcnow(), who="web").releases
 
-    stage.rt.transaction(apply)
+    return stage.rt.transaction(apply)
 
 
 @pytest.mark.usefixtures("no_chains")
@@ -450,6 +450,32 @@ def test_a_busy_runner_outlives_its_scale_down_and_leaves_after_its_job(stage: S
     assert len(stage.pods()) == 1
     (ended,) = stage.rows("SELECT end_reason FROM claims WHERE id = :id", id=marked.id)
     assert ended.end_reason == "released"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_busy_runner_of_a_deleted_pool_is_asked_for_and_again_when_its_job_ends(stage: Stage, github: GitHub) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    name = str(stage.see(claim_id).runner_name)
+    stage.job(7, state="queued")
+    assert runs(stage, claim_id, 7, "in_progress") == []
+    github.show(name, busy=True)
+    delete(stage)
+    drain(stage)
+    assert stage.see(claim_id).state == "releasing"
+    releases(stage)
+    assert github.deletions == [name]
+    stage.rows("UPDATE pools SET status_at = NULL")
+    drain(stage)
+    told = next(each for each in status(stage)["conditions"] if each["type"] == "Draining")
+    assert "job 7 has been running since" in told["message"]
+    assert len(stage.pods()) == 1
+
+    github.show(name)
+    assert runs(stage, claim_id, 7, "completed") == [claim_id]
+    release.run(claim_id=claim_id)
+    assert stage.see(claim_id).state == "ended"
+    drain(stage)
+    assert stage.pods() == {}
 
 
 @pytest.mark.usefixtures("no_chains")
