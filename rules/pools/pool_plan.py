@@ -6,9 +6,10 @@ the question to GitHub, which refuses while the runner executes a job. Without t
 after the other would never leave.
 
 A warm Pod is retired for its old template, or for its cordoned node, only while the number of unavailable replicas is
-below its limit. A Pod of the new template counts as available only after its first poll. A template whose Pods never
-poll therefore stops its own rollout. Up to `maxSurge` new Pods are created before old Pods are retired. Without surge,
-a pool with one warm Pod would be empty for a while.
+below its limit. A Pod of the new template counts as available only after its first poll, and a persistent runner only
+when GitHub shows it as online. A template whose Pods never poll or register therefore stops its own rollout. Up to
+`maxSurge` new Pods are created before old Pods are retired. Without surge, a pool with one warm Pod would be empty for
+a while.
 """
 
 from __future__ import annotations
@@ -72,8 +73,15 @@ class ObservedPod:
     marked: bool = False
     """True if Ostler is removing the persistent runner of the Pod. The Pod counts as a replica until the runner is gone
     from GitHub, and its number is subtracted from the surplus."""
+    registering: bool = False
+    """True if the Pod has a registration claim, and GitHub has not shown its runner as online yet."""
     registered_at: datetime | None = None
     """Time at which GitHub first showed the persistent runner of the Pod as online, or None."""
+
+    @property
+    def serves(self) -> bool:
+        """Return True if the Pod serves a job, or can serve a job at once."""
+        return self.state in AVAILABLE and not self.registering
 
     @property
     def asks_github(self) -> bool:
@@ -149,6 +157,7 @@ class PoolPlan:
     - `starts`: the new value of `ObservedPool.starts`.
     - `failed_starts`: the troubles of the Pods that are retired because they did not start.
     - `counts`: number of Pods by state, without rows that have no Pod and without `lost` Pods.
+    - `registering`: number of these Pods whose persistent runner is not online yet.
     - `stale`: number of Pods of an older template.
     - `lost`: number of Pods that are not terminal and whose node is gone.
     - `hopeless`: the kubelet's reason for an image that can never be used, or None.
@@ -162,6 +171,7 @@ class PoolPlan:
     starts: Starts = NOTHING_YET
     failed_starts: tuple[Trouble, ...] = ()
     counts: Mapping[PodState, int]
+    registering: int = 0
     stale: int = 0
     lost: int = 0
     hopeless: str | None = None
@@ -170,7 +180,7 @@ class PoolPlan:
     @property
     def available(self) -> int:
         """Return how many Pods serve a job, or can serve a job at once."""
-        return sum(self.counts.get(state, 0) for state in AVAILABLE)
+        return sum(self.counts.get(state, 0) for state in AVAILABLE) - self.registering
 
     @property
     def alive(self) -> int:
@@ -290,6 +300,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     seen = PoolPlan(
         starts=pool.starts,
         counts=Counter(pod.state for pod in pods if not pod.unborn and not _is_lost(pod)),
+        registering=sum(pod.registering and pod.state in AVAILABLE and not _is_lost(pod) for pod in pods),
         stale=sum(pod.stale for pod in kept),
         lost=sum(_is_lost(pod) for pod in pods),
         hopeless=_hopeless(kept),
@@ -318,6 +329,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         starts=starts,
         failed_starts=tuple(trouble for pod_id, trouble in troubles if pod_id in counted),
         counts=seen.counts,
+        registering=seen.registering,
         stale=seen.stale,
         lost=seen.lost,
         hopeless=seen.hopeless,
@@ -406,7 +418,7 @@ def _retirements(
     surplus = [*unresponsive, *starting_first, *warm, *busy][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
-    available = sum(pod.state in AVAILABLE and pod.id not in gone and not pod.marked for pod in kept)
+    available = sum(pod.serves and pod.id not in gone and not pod.marked for pod in kept)
     # One surge Pod allows one old Pod to be retired.
     allowed = min(max(share_of(pool), surge_of(pool)), unavailable_of(pool) + available - pool.wanted)
     fit = (pod for pod in warm if not pod.stale and not pod.cordoned)

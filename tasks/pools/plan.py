@@ -197,6 +197,7 @@ def observed_pod(
         runner_exit_code=None if pod is None else pod.runner_exit_code,
         overdue=pod is not None and pod.is_overdue(now=now, after=OVERDUE_AFTER),
         marked=row.claim_purpose == Purpose.REGISTER and row.claim_delivered and row.releasing,
+        registering=row.claim_purpose == Purpose.REGISTER and row.online_at is None,
         registered_at=row.online_at,
     )
 
