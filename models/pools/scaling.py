@@ -38,7 +38,8 @@ class PoolRow:
     """A pool's row with the numbers of its Pods.
 
     - `alive`: how many Pods are not terminal, not gone, not being retired, and not on a gone node.
-    - `load`: how many of the `alive` Pods have or had a job. A persistent runner counts while it executes a job.
+    - `load`: how many of the `alive` Pods have or had a job. A persistent runner counts while it executes a job,
+      even if only GitHub's list of runners shows the job.
     - `idle`: True if at least one Pod polls and is free, or if a persistent runner is online and executes no job.
     - `quiet_since`: the time of the last scale-up, or the creation time of the row if there was no scale-up.
     - `scaling`: the numbers of the last decision, or None if there was no decision.
@@ -116,6 +117,7 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
                 FROM runner_pods r CROSS JOIN LATERAL (
                     SELECT coalesce(bool_or(
                                (c.purpose = 'job' AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
+                               OR (c.purpose = 'register' AND c.ended_at IS NULL AND c.runner_seen = 'busy')
                                OR (c.purpose = 'register' AND EXISTS (
                                    SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL))
                            ), false) AS load,
