@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.claims import registrations, releases
-from models.routing import accounts
+from models.routing import accounts, installations
 from models.sweeps.repairs import Case
 from models.tables import claim_checks, mint_attempts
 from ostler.clock import utcnow
@@ -58,6 +58,7 @@ def find_installations(tick: Tick, logins: Collection[str]) -> None:
             access=accounts.access_of_new(rt.settings),
             now=utcnow(),
         )
+        rt.transaction(installations.mark_working, each.id)  # GitHub shows it, so it was not removed
 
 
 def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
