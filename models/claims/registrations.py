@@ -25,6 +25,9 @@ from rules.waiting import RegisteredRunners
 MOST = 20
 """Maximum number of registration claims that one run of the matcher inserts for a pool."""
 
+SEARCHED_JOBS = 10_000
+"""Number of an account's newest jobs among which the id of a repository is searched."""
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -47,19 +50,32 @@ def home_of(db: Connection, scope: str) -> Home | None:
     kind, login, *_ = scope.split("/")
     row = db.execute(
         text("""
-            SELECT a.id AS account_id, i.id AS installation_id,
-                   (SELECT j.repository_id FROM jobs j
-                    WHERE j.account_id = a.id AND lower(j.repository) = lower(:repository)
-                      AND j.repository_id IS NOT NULL
-                    ORDER BY j.id DESC LIMIT 1) AS repository_id
+            SELECT a.id AS account_id, i.id AS installation_id
             FROM accounts a JOIN installations i ON i.account_id = a.id AND i.left_at IS NULL
             WHERE lower(a.login) = lower(:login) ORDER BY i.event_at DESC NULLS LAST, i.id DESC LIMIT 1
         """),
-        {"login": login, "repository": scope.removeprefix("repos/")},
+        {"login": login},
     ).one_or_none()
-    if row is None or (kind == "repos" and row.repository_id is None):
+    if row is None:
         return None
-    return Home(row.account_id, row.installation_id, row.repository_id if kind == "repos" else None)
+    if kind == "orgs":
+        return Home(row.account_id, row.installation_id, None)
+    repository_id = _repository_id(db, row.account_id, scope.removeprefix("repos/"))
+    return None if repository_id is None else Home(row.account_id, row.installation_id, repository_id)
+
+
+def _repository_id(db: Connection, account_id: int, repository: str) -> int | None:
+    """Return the id of a repository from the newest of the account's last `SEARCHED_JOBS` jobs, or None."""
+    found: int | None = db.execute(
+        text("""
+            SELECT j.repository_id FROM (
+                SELECT id, repository, repository_id FROM jobs WHERE account_id = :account ORDER BY id DESC LIMIT :most
+            ) j
+            WHERE lower(j.repository) = lower(:repository) AND j.repository_id IS NOT NULL ORDER BY j.id DESC LIMIT 1
+        """),
+        {"account": account_id, "repository": repository, "most": SEARCHED_JOBS},
+    ).scalar()
+    return found
 
 
 def scopes_without_home(db: Connection) -> list[str]:
@@ -93,10 +109,10 @@ def insert_for_offers(db: Connection, pool: PoolShape, *, due_after: float, now:
             SELECT count(*) FILTER (WHERE ended_at IS NULL) AS open,
                    count(*) FILTER (WHERE ended_at IS NOT NULL AND latest.id > coalesce(good.id, 0)) AS failures,
                    max(ended_at) FILTER (WHERE latest.id > coalesce(good.id, 0)) AS failed_at
-            FROM (SELECT id, ended_at, delivered_at FROM claims WHERE pool_id = :id AND purpose = 'register'
-                  AND delivered_at IS NULL ORDER BY id DESC LIMIT 100) latest
+            FROM (SELECT id, ended_at FROM claims WHERE pool_id = :id AND purpose = 'register'
+                  AND online_at IS NULL ORDER BY id DESC LIMIT 100) latest
             CROSS JOIN (SELECT max(id) AS id FROM claims WHERE pool_id = :id AND purpose = 'register'
-                        AND delivered_at IS NOT NULL) good
+                        AND online_at IS NOT NULL) good
         """),
         {"id": pool.id},
     ).one()

@@ -21,9 +21,9 @@ OFFLINE_FOR = 600.0
 def slots(*, failures: int, failed_at: datetime | None, open_claims: int, now: datetime) -> int:
     """Return how many registrations of a pool may begin now.
 
-    `failures` is the number of registrations in a row whose token was never delivered, and `failed_at` the end of the
-    last one. `open_claims` is the number of registrations that wait for their token. After a failure, one registration
-    at a time tests whether GitHub accepts registrations again.
+    `failures` is the number of registrations in a row whose runner never came online, and `failed_at` the end of the
+    last one. `open_claims` is the number of registrations whose runner is not online yet. After a failure, one
+    registration at a time tests whether a runner can be registered again.
     """
     if not failures:
         return MANY

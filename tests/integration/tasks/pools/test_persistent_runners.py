@@ -10,6 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 from structlog.testing import capture_logs
 
+from github_adapters.endpoints.app import AppInstallation, InstallationSeen
 from github_adapters.endpoints.runners import RunnerSeen
 from models.claims import deliver, registrations
 from models.intake import binding_locks, bindings
@@ -248,13 +249,14 @@ def test_a_refused_token_leaves_a_warm_pod_and_one_test_after_a_growing_wait(sta
     github.fails = None
     mints(stage, second)
     delivers(stage, second)
-    third = match(stage)
-    assert len(third) == 2
+    assert match(stage) == []
     assert "no" in degraded(stage)
     github.show(str(stage.see(second[0]).runner_name))
     sweep(stage)
     assert degraded(stage) == "", "the last registration succeeded"
 
+    third = match(stage)
+    assert len(third) == 2
     mints(stage, third)
     delivers(stage, third)
     stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '601 s' WHERE id = ANY(:ids)", ids=third)
@@ -271,6 +273,60 @@ def degraded(stage: Stage) -> str:
         return ""
     assert found["reason"] == "RunnersNotRegistered"
     return str(found["message"])
+
+
+@pytest.mark.usefixtures("no_chains", "github")
+def test_a_runner_that_does_not_come_online_brakes_the_next_registrations(stage: Stage) -> None:
+    stage.pool(replicas=3, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    first = match(stage)
+    assert len(first) == 3
+    mints(stage, first)
+    delivers(stage, first)
+    stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '601 s'")
+    sweep(stage)
+    for _ in range(4):
+        releases(stage)
+        rounds(stage, 1)
+    offers(stage)
+    assert match(stage) == [], "it waits"
+    stage.rows("UPDATE claims SET ended_at = ended_at - interval '1 hour'")
+    assert len(match(stage)) == 1, "one registration tests the image"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_template_whose_runners_do_not_register_stops_its_rollout(stage: Stage, github: GitHub) -> None:
+    registered(stage, github, 3)
+    spec(stage, image=NEW)
+    for _ in range(6):
+        rounds(stage, 1, polling=False)
+        offers(stage)
+        made = match(stage)
+        mints(stage, made)
+        delivers(stage, made)
+        releases(stage)
+    assert [len(names) for names in images(stage).values()] == [3, 1]
+    stage.rows("UPDATE pools SET status_at = NULL")
+    tick(stage)
+    assert status(stage)["warm"] == 3
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_an_installation_that_was_wrongly_recorded_as_removed_works_again(stage: Stage, github: GitHub) -> None:
+    stage.rows("UPDATE installations SET left_at = now()")
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    assert match(stage) == []
+    found = AppInstallation(id=501, login="acme", organization=True, suspended=False, permissions={}, events=())
+    seen_one = InstallationSeen(account_id=1, login="acme", suspended=False)
+    github.list_installations = lambda **_call: [found]  # type: ignore[attr-defined]
+    github.get_installation = lambda **_call: seen_one  # type: ignore[attr-defined]
+    sweep(stage)
+    assert len(match(stage)) == 1
 
 
 @pytest.mark.usefixtures("no_chains")
@@ -386,6 +442,17 @@ def test_a_pool_keeps_the_runners_that_were_usually_busy_at_its_share(stage: Sta
     assert row.scaling["why"] == "0 with jobs + 0 queued, usually 3 (6 at 50 % busy) + 0 warm = 6"
     stage.rows("UPDATE executions SET started_at = now() - interval '3 h', ended_at = now() - interval '2 h'")
     assert scaled(stage) == 0
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_job_that_only_the_list_of_runners_shows_is_load(stage: Stage, github: GitHub) -> None:
+    claims = registered(stage, github, 3, autoscaling=AUTOSCALED)
+    for claim_id in claims[:2]:
+        github.show(str(stage.see(claim_id).runner_name), busy=True)
+    sweep(stage)
+    assert scaled(stage) == 2
+    stage.job(7, state="queued")
+    assert scaled(stage) == 3
 
 
 @pytest.mark.usefixtures("no_chains")
