@@ -26,6 +26,7 @@ class Execution(Base):
     __table_args__ = (
         Index("ix_executions_open_account", "account_id", postgresql_where=text("ended_at IS NULL")),
         Index("ix_executions_claim_id", "claim_id"),
+        Index("ix_executions_open_claim", "claim_id", postgresql_where=text("ended_at IS NULL")),
     )
 
     id: Mapped[Serial]
