@@ -18,7 +18,7 @@ from models.pools import pod_rows
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
-from rules.claims.machines import Purpose
+from rules.claims.machines import RUNNERS
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.pools.facts import pod_facts
 from tasks.pools.pod_lists import Listed
@@ -48,9 +48,9 @@ class Observed:
     by_uid: Mapping[str, PodSeen]
     """The listed Pods by UID."""
     over: Sequence[PodRow]
-    """Rows of Pods that are over or missing and have no live job claim. GitHub need not be asked about these Pods."""
+    """Rows of Pods that are over or missing and have no live claim of a runner. GitHub need not be asked about them."""
     over_with_job: Sequence[PodRow]
-    """Rows of Pods that are over or missing although their job claim is live. GitHub is asked how the job ended."""
+    """Rows of Pods that are over or missing although a claim of their runner is live. GitHub is asked about them."""
     at: datetime
     """Time of the observation, after the list and before the rows were read."""
 
@@ -113,5 +113,8 @@ def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now:
 
 
 def needs_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
-    """Return True if GitHub must be asked how a job ended: its claim is live, but the Pod is over or missing."""
-    return row.claim_purpose == Purpose.JOB and (row.terminal_at is not None or row.uid not in by_uid)
+    """Return True if the end of a Pod needs GitHub: the Pod is over or missing, but a claim of its runner is live.
+
+    GitHub must be asked how the job of the claim ended, or to remove the persistent runner.
+    """
+    return row.claim_purpose in RUNNERS and (row.terminal_at is not None or row.uid not in by_uid)
