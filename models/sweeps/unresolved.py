@@ -52,10 +52,13 @@ _FIND = text("""
         UNION ALL
         SELECT id, 'waiting' FROM jobs WHERE state = 'waiting' AND changed_at < :late
         UNION ALL
-        SELECT j.id, CASE WHEN e.elsewhere THEN 'elsewhere' WHEN e.outlived THEN 'outlived' ELSE 'bug' END
+        SELECT j.id, CASE WHEN e.persistent THEN 'persistent' WHEN e.elsewhere THEN 'elsewhere'
+                          WHEN e.outlived THEN 'outlived' ELSE 'bug' END
         FROM jobs j
         LEFT JOIN LATERAL (
             SELECT m.id IS NULL OR coalesce(c.purpose = 'register', false) AS elsewhere,
+                   c.purpose = 'register' AND c.ended_at IS NULL AND c.runner_absent_at IS NULL
+                   AND c.runner_seen IS DISTINCT FROM 'online' AS persistent,
                    x.claim_id IS NULL AND c.ended_at <= j.changed_at AS outlived
             FROM executions x
             LEFT JOIN mint_attempts m ON m.runner_name = x.runner_name LEFT JOIN claims c ON c.id = m.claim_id

@@ -27,6 +27,8 @@ class Unresolved(StrEnum):
     - `waiting`: the job has waited for an environment at GitHub for a long time.
     - `set_aside`: the job has had the hold `set_aside` or `backoff` for a long time.
     - `elsewhere`: the job has been running on a foreign runner for a long time.
+    - `persistent`: the job has been running on a persistent runner for a long time, and GitHub lists the runner as busy
+      or offline.
     - `outlived`: GitHub reported the job as running on a runner whose claim had already ended.
     - `bug`: the job is claimed or running without a live claim. The job is repaired and counted as a bug.
     """
@@ -35,6 +37,7 @@ class Unresolved(StrEnum):
     WAITING = "waiting"
     SET_ASIDE = "set_aside"
     ELSEWHERE = "elsewhere"
+    PERSISTENT = "persistent"
     OUTLIVED = "outlived"
     BUG = "bug"
 
@@ -77,17 +80,20 @@ def judge_unresolved(
 
     `run` is the run of the job if the run is over, else None. A 404 finishes a job only if the job cannot be queued at
     GitHub any more. This is certain if the job has `started` or if its `age` exceeds GitHub's limit. The age counts
-    from the time when the job was queued or began to wait.
+    from the time when the job was queued or began to wait. A `persistent` job is finished only after no job of its
+    age can run, because the App might merely have lost the access to its repository (law L8).
     """
     job_outcome = from_github(status=status, conclusion=conclusion, run=run)
     if status is None:
         most = LONGEST_WAITING if state is JobState.WAITING else LONGEST_QUEUED
         over = started or age > most
+        if kind is Unresolved.PERSISTENT:
+            over = age > LONGEST_QUEUED + LONGEST_EXECUTING
         return UnresolvedVerdict(Move.FOLLOW, NO_SUCH_JOB) if over else UnresolvedVerdict(Move.KEEP, job_outcome)
     if job_outcome.next_step is NextStep.FINISH:
         return UnresolvedVerdict(Move.FOLLOW, job_outcome)
     if job_outcome.next_step is NextStep.RUNNING:
-        known = state is JobState.RUNNING and kind in {Unresolved.UNKNOWN, Unresolved.ELSEWHERE}
+        known = state is JobState.RUNNING and kind in {Unresolved.UNKNOWN, Unresolved.ELSEWHERE, Unresolved.PERSISTENT}
         return UnresolvedVerdict(Move.KEEP if known else Move.FOLLOW, job_outcome)
     if state is JobState.WAITING:
         return UnresolvedVerdict(Move.READY if status == "queued" else Move.KEEP, job_outcome)

@@ -13,8 +13,9 @@ from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask
 _A, _J, _M = Unresolved, JobState, Move
 HELD, SET_ASIDE, WAITING = (_A.UNKNOWN, _J.RUNNING), (_A.SET_ASIDE, _J.QUEUED), (_A.WAITING, _J.WAITING)
 ELSEWHERE, LOST, CLAIMED = (_A.ELSEWHERE, _J.RUNNING), (_A.BUG, _J.RUNNING), (_A.BUG, _J.CLAIMED)
+PERSISTENT = (_A.PERSISTENT, _J.RUNNING)
 HELD_QUEUED = (_A.UNKNOWN, _J.QUEUED)
-EVERY = [HELD, SET_ASIDE, WAITING, ELSEWHERE, LOST, CLAIMED, HELD_QUEUED]
+EVERY = [HELD, SET_ASIDE, WAITING, ELSEWHERE, LOST, CLAIMED, HELD_QUEUED, PERSISTENT]
 
 
 @pytest.mark.parametrize(("kind", "state"), EVERY)
@@ -31,7 +32,7 @@ def test_what_is_over_is_finished(kind: Unresolved, state: JobState) -> None:
 
 @pytest.mark.parametrize(("kind", "state"), EVERY)
 @pytest.mark.parametrize("started", [False, True])
-@pytest.mark.parametrize("hours", [0, 24, 48, 49, 24 * 35, 24 * 36])
+@pytest.mark.parametrize("hours", [0, 24, 48, 49, 192, 193, 24 * 35, 24 * 36])
 def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
     kind: Unresolved, state: JobState, started: bool, hours: int
 ) -> None:
@@ -39,6 +40,8 @@ def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
         kind=kind, state=state, status=None, conclusion=None, run=None, started=started, age=timedelta(hours=hours)
     )
     over = started or hours > (24 * 35 if state is _J.WAITING else 48)
+    if kind is _A.PERSISTENT:  # the App might merely have lost the access to the repository
+        over = hours > 48 + 6 * 24
     assert verdict.move is (Move.FOLLOW if over else Move.KEEP)
     assert verdict.job_outcome.next_step is (NextStep.FINISH if over else NextStep.RUNNING)
     assert verdict.job_outcome.conclusion == ("unknown" if over else None)
@@ -58,6 +61,8 @@ def test_a_404_finishes_only_what_started_or_cannot_be_queued_any_more(
         (WAITING, "queued", _M.READY, NextStep.REQUEUE),
         (HELD, "in_progress", _M.KEEP, NextStep.RUNNING),
         (ELSEWHERE, "in_progress", _M.KEEP, NextStep.RUNNING),
+        (PERSISTENT, "in_progress", _M.KEEP, NextStep.RUNNING),
+        (PERSISTENT, "queued", _M.FOLLOW, NextStep.REQUEUE),
         (LOST, "in_progress", _M.FOLLOW, NextStep.RUNNING),
         (CLAIMED, "in_progress", _M.FOLLOW, NextStep.RUNNING),
         (WAITING, "in_progress", _M.FOLLOW, NextStep.RUNNING),
