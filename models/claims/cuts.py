@@ -26,7 +26,8 @@ MOST_CHECKS = 50
 _SUSPECTS = f"""
     id IN (
         SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-        WHERE c.ended_at IS NULL AND c.purpose = 'job' AND c.state = 'delivered' AND c.stamp = 'on'
+        WHERE c.ended_at IS NULL AND c.state = 'delivered' AND c.stamp = 'on'
+          AND (c.purpose = 'job' OR (c.purpose = 'register' AND c.online_at IS NULL))
           AND c.spare_since IS NULL AND c.delivered_at <= :before AND (c.due_at IS NULL OR c.due_at < :now)
           AND (c.leased_until IS NULL OR c.leased_until < :now)
           AND p.poller_ended_at IS NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL AND {epochs.TRUSTED}
@@ -38,9 +39,9 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
     """Return delivered claims whose Pods must be checked, because no end of their pollers is recorded.
 
     A claim is first returned `cut_off_after` seconds after its delivery. It is returned again at most once every
-    `due_after` seconds. The reconciler records the end of most pollers earlier, so the claims of most Pods are never
-    returned. Spares, leased or locked claims, and claims whose stamp is not on are left out. No claim is returned while
-    the rows are not trusted (`models.db.epochs`).
+    `due_after` seconds. A registration is returned until its runner is online. The reconciler records the end of most
+    pollers earlier, so the claims of most Pods are never returned. Spares, leased or locked claims, and claims whose
+    stamp is not on are left out. No claim is returned while the rows are not trusted (`models.db.epochs`).
     """
     found = claim_leases.set_due(
         db,
@@ -141,7 +142,7 @@ def waiting_for_pollers(db: Connection, uids: Sequence[str]) -> list[int]:
     found = db.execute(
         text("""
             SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-            WHERE c.pod_uid = ANY(:uids) AND c.ended_at IS NULL AND c.purpose = 'job'
+            WHERE c.pod_uid = ANY(:uids) AND c.ended_at IS NULL AND c.purpose IN ('job', 'register')
               AND c.state IN ('delivered', 'executing')
               AND (p.poller_ended_at IS NULL OR c.stamp IN ('removing', 'off', 'gave_up'))
             ORDER BY c.id
@@ -161,7 +162,7 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
     found = db.execute(
         text("""
             SELECT id FROM claims
-            WHERE pod_uid = ANY(:uids) AND ended_at IS NULL AND purpose = 'job'
+            WHERE pod_uid = ANY(:uids) AND ended_at IS NULL AND purpose IN ('job', 'register')
               AND state IN ('delivered', 'executing') AND stamp IN ('removing', 'off', 'gave_up')
             ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
         """),

@@ -13,6 +13,7 @@ from models.db.sql import text
 from models.tables import claim_leases, offers
 from models.tables.transitions import move_claim
 from rules.claims.machines import Purpose, Stamp
+from rules.claims.registrations import REGISTERS_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +135,17 @@ def delivered_before(
 ) -> Delivery | None:
     """Return the JIT that was already delivered to this Pod, for a repeated delivery (law L11).
 
-    Returns None if the claim is not `delivered` any more, for example because its runner executes a job, or if the
-    claim belongs to another Pod. A stamp that is not on is put on `stamp_returns_after` seconds from now.
+    Returns None if the claim is not `delivered` any more, for example because its runner executes a job, if the claim
+    belongs to another Pod, or if a registration token was first delivered more than `REGISTERS_AGAIN` seconds ago. A
+    stamp that is not on is put on `stamp_returns_after` seconds from now.
     """
     row = db.execute(
         text("""
             SELECT id, job_id, jit, runner_name, account_id, stamp FROM claims
             WHERE id = :id AND pod_uid = :pod_uid AND state = 'delivered' AND jit IS NOT NULL
+              AND (purpose <> 'register' OR delivered_at > :late)
         """),
-        {"id": claim_id, "pod_uid": pod_uid},
+        {"id": claim_id, "pod_uid": pod_uid, "late": now - timedelta(seconds=REGISTERS_AGAIN)},
     ).one_or_none()
     if row is None:
         return None

@@ -14,6 +14,13 @@ LONGEST_WAIT = timedelta(minutes=10)
 REGISTERS_WITHIN = 600.0
 """Default number of seconds after the delivery of a registration token within which the runner must be online."""
 
+REGISTERS_AGAIN = 240.0
+"""Seconds after the delivery of a registration token during which it may be delivered again.
+
+The container `register` tries for 300 seconds. After `REGISTERS_WITHIN`, no runner with this token can appear, so the
+absence of the runner then proves that none will execute a job.
+"""
+
 OFFLINE_FOR = 600.0
 """Default number of seconds after which an offline runner is removed and its Pod is replaced."""
 

@@ -19,17 +19,22 @@ from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Busy, Forbidden, Retryable, UpstreamError
 from ostler.secrets import Secret
+from rules.claims.registrations import REGISTERS_AGAIN
 from rules.intake.events import WorkflowJobEvent
 from tasks.claims.dispatch import dispatch
 from tasks.claims.mint import mint
 from tasks.claims.release import release
+from tasks.claims.stamp import unstamp
 from tasks.pools.autoscale import autoscale
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.persistent_runners import persistent_runners
+from tasks.sweeps.resume import resume
+from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import delete, drain, seen, tick
 from tests.integration.tasks.pools.fleet import NEW, beats, images, polls, rounds, spec, status
+from tests.integration.tasks.test_may_hold_jit import put_stamp
 
 LIFE: dict[str, Any] = {"lifecycle": "persistent", "registration": {"organization": "acme"}}
 TOKEN = "AAREGISTRATIONTOKEN"
@@ -327,6 +332,57 @@ def test_an_installation_that_was_wrongly_recorded_as_removed_works_again(stage:
     github.get_installation = lambda **_call: seen_one  # type: ignore[attr-defined]
     sweep(stage)
     assert len(match(stage)) == 1
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_token_that_did_not_arrive_is_sent_again_until_no_runner_could_come_of_it(
+    stage: Stage, github: GitHub
+) -> None:
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    (claim_id,) = match(stage)
+    mints(stage, [claim_id])
+    delivers(stage, [claim_id])
+    (name,) = stage.pods()
+    put_stamp(stage, name)
+    stage.poll_on(name)
+    stage.rows("UPDATE claims SET stamp = 'on', due_at = NULL, delivered_at = now() - interval '20 s'")
+    stage.rows("UPDATE runner_pods SET poller_ended_at = NULL")
+    resume.run()
+    for message in stage.outbox.take("ostler.unstamp"):
+        unstamp.run(**message)
+    assert stage.pods()[name].owner is None
+    assert stage.see(claim_id).stamp == "off"
+
+    uid = stage.pods()[name].uid
+    again = {"claim_id": claim_id, "pod_uid": uid, "who": "web"}
+    assert stage.rt.transaction(deliver.delivered_before, **again, now=utcnow()) is not None
+    late = utcnow() + timedelta(seconds=REGISTERS_AGAIN)
+    assert stage.rt.transaction(deliver.delivered_before, **again, now=late) is None
+    assert github.deletions == []
+
+
+@pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize(("shown", "over"), [("busy", False), ("offline", False), ("online", True), ("absent", True)])
+def test_a_job_that_github_does_not_know_any_more_runs_on_while_its_runner_might_be_busy(
+    stage: Stage, github: GitHub, shown: str, *, over: bool
+) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    name = str(stage.see(claim_id).runner_name)
+    stage.job(7, state="queued")
+    runs(stage, claim_id, 7, "in_progress")
+    if shown == "absent":
+        github.runners.clear()
+    else:
+        github.show(name, online=shown != "offline", busy=shown == "busy")
+    sweep(stage)
+    stage.rows("UPDATE jobs SET changed_at = now() - interval '2 h', started_at = now() - interval '2 h'")
+    github.get_job = lambda **_call: None  # type: ignore[attr-defined]
+    unresolved_jobs.run()
+    (job,) = stage.rows("SELECT state FROM jobs")
+    assert job.state == ("completed" if over else "running")
 
 
 @pytest.mark.usefixtures("no_chains")
