@@ -190,10 +190,13 @@ def apply(db: Connection, pod: Pod, verdict: PodVerdict, seen: RowClaim | None, 
                 who=WHO,
             )
             return _state(db, claim_id) is ClaimState.RELEASING
-        case Act.EXECUTE | Act.REBUILD | Act.KEEP:
+        case Act.EXECUTE | Act.REBUILD | Act.KEEP | Act.REGISTER:
             claim_id = kept or _insert(db, pod, verdict.runner, why=verdict.why, now=now)
             _register(db, claim_id, pod.runners, now=now)
             claim_checks.show_stamp(db, claim_id, Stamp.ON if pod.stamped else Stamp.GAVE_UP)
+            if verdict.act is Act.REGISTER:
+                _hand_over(db, claim_id, verdict.runner, why=verdict.why, now=now)
+                return _state(db, claim_id) in {ClaimState.DELIVERED, ClaimState.RELEASING}
             return _deliver(db, claim_id, verdict.runner, why=verdict.why, now=now)
 
 
@@ -268,20 +271,32 @@ def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: s
     `releasing`, the release would treat it as never delivered, and would free a Pod that might hold a JIT. Returns
     False if the claim cannot make the transition.
     """
-    named = {} if runner is None else {"runner_name": ":runner", "runner_id": ":runner_id"}
-    known: dict[str, Any] = {
-        "runner": None if runner is None else runner.name,
-        "runner_id": None if runner is None else runner.id,
-    }
-    move_claim(db, "mint", claim_id, now=now, who=WHO, why=why, values={"minted_at": ":now", **named}, **known)
-    delivered = {"delivered_at": ":now", "due_at": "NULL", "leased_until": "NULL", **named}
-    move_claim(db, "deliver", claim_id, now=now, who=WHO, why=why, values=delivered, **known)
+    _hand_over(db, claim_id, runner, why=why, now=now)
     idle = runner is not None and runner.online and not runner.busy
     if idle and _state(db, claim_id) is ClaimState.DELIVERED:
         claim_jobs.make_spare(db, claim_id, guard="AND state = 'delivered' AND job_id IS NULL", now=now)
         return True
-    values = {"delivered_at": "coalesce(t.delivered_at, :now)", **named}
-    return move_claim(db, "execute", claim_id, now=now, who=WHO, why=why, values=values, **known) is not None
+    values = {"delivered_at": "coalesce(t.delivered_at, :now)", **_named(runner)}
+    return move_claim(db, "execute", claim_id, now=now, who=WHO, why=why, values=values, **_known(runner)) is not None
+
+
+def _hand_over(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> None:
+    """Mint and deliver a claim, as far as its state allows."""
+    named, known = _named(runner), _known(runner)
+    move_claim(db, "mint", claim_id, now=now, who=WHO, why=why, values={"minted_at": ":now", **named}, **known)
+    delivered = {"delivered_at": ":now", "due_at": "NULL", "leased_until": "NULL", **named}
+    move_claim(db, "deliver", claim_id, now=now, who=WHO, why=why, values=delivered, **known)
+
+
+def _named(runner: Registered | None) -> dict[str, str]:
+    return {} if runner is None else {"runner_name": ":runner", "runner_id": ":runner_id"}
+
+
+def _known(runner: Registered | None) -> dict[str, Any]:
+    return {
+        "runner": None if runner is None else runner.name,
+        "runner_id": None if runner is None else runner.id,
+    }
 
 
 def hold(db: Connection, job_ids: Sequence[int]) -> None:

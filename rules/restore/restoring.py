@@ -24,6 +24,8 @@ class Act(StrEnum):
     - `leave`: do nothing, because the rows are sufficient or the Pod can do no harm.
     - `execute`: the rows show the claim of the Pod as undelivered, but the Pod might hold a JIT. The claim becomes
       executing.
+    - `register`: the rows show the registration of the Pod as undelivered, but GitHub lists the Pod's persistent runner.
+      The claim becomes delivered.
     - `rebuild`: the claim of the Pod is lost. The Pod gets a new claim. The new claim becomes executing, or a spare if
       the runner is idle.
     - `keep`: the claim of the Pod is lost, and the Pod's runner is unknown. The Pod gets a new claim, which ends only
@@ -34,6 +36,7 @@ class Act(StrEnum):
 
     LEAVE = "leave"
     EXECUTE = "execute"
+    REGISTER = "register"
     REBUILD = "rebuild"
     KEEP = "keep"
     RELEASE = "release"
@@ -173,8 +176,10 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
     )
     if verdict.busy:
         if claim is not None and claim.purpose is Purpose.REGISTER:
-            why = f"claim {claim.id} registers a persistent runner; its release removes the runner first"
-            return PodVerdict(Act.LEAVE, why)
+            if runner is None:
+                return PodVerdict(Act.LEAVE, f"claim {claim.id} registers a runner that GitHub does not list")
+            why = f"the token of claim {claim.id} was delivered after the backup: GitHub lists its runner"
+            return PodVerdict(Act.REGISTER, why, runner)
         if claim is not None and claim.purpose is Purpose.RETIRE:
             claim, drops = None, claim
         return replace(_busy(claim, runner, ", ".join(verdict.reasons)), drops=drops)

@@ -277,6 +277,26 @@ def test_a_claim_of_before_is_its_pods_whatever_its_repository_was_called(world:
     assert sorted(world.github.asked) == ["/repos/acme/shop", "/repositories/5"]
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_persistent_runner_whose_registration_was_not_delivered_yet_keeps_its_claim(
+    world: World, *, busy: bool
+) -> None:
+    pod, stage = min(world.stage.pods()), world.stage
+    stage.job(7)
+    claim_id = stage.claim(pod, job_id=7, state="claimed")
+    stage.rows("UPDATE claims SET purpose = 'register', job_id = NULL WHERE id = :id", id=claim_id)
+    stage.rows("UPDATE jobs SET state = 'completed', completed_at = now()")
+    world.stamp(pod, claim=claim_id)
+    world.poller_exited(pod)
+    name = world.runner(pod, busy=busy)
+    world.put_back()
+    assert world.acts(world.restore())[pod] is Act.REGISTER
+    claim = stage.see(claim_id)
+    assert (claim.state, claim.runner_name) == ("delivered", name)
+    attempts = stage.rows("SELECT runner_name, runner_id FROM mint_attempts WHERE claim_id = :id", id=claim_id)
+    assert [tuple(row) for row in attempts] == [(name, 90)]
+
+
 def test_pod_with_an_unknown_state_is_left_alone_and_named(world: World) -> None:
     pod = min(world.stage.pods())
     world.stamp(pod, claim=4711, owner=99)

@@ -357,7 +357,7 @@ def test_a_token_that_did_not_arrive_is_sent_again_until_no_runner_could_come_of
     assert stage.see(claim_id).stamp == "off"
 
     uid = stage.pods()[name].uid
-    again = {"claim_id": claim_id, "pod_uid": uid, "who": "web"}
+    again: dict[str, Any] = {"claim_id": claim_id, "pod_uid": uid, "who": "web"}
     assert stage.rt.transaction(deliver.delivered_before, **again, now=utcnow()) is not None
     late = utcnow() + timedelta(seconds=REGISTERS_AGAIN)
     assert stage.rt.transaction(deliver.delivered_before, **again, now=late) is None
