@@ -322,14 +322,18 @@ def _claimed(job: JobFacts) -> Explanation:
     return Explanation(*found)
 
 
-def _queued_at_github(pool: PoolFacts, runners: RegisteredRunners) -> Explanation:
+def _queued_at_github(job: JobFacts, pool: PoolFacts, runners: RegisteredRunners) -> Explanation:
     """Return the explanation of a job that GitHub must give to a persistent runner."""
     many = f"{runners.online} of {pool.replicas} runners are online, and {runners.busy} of them run a job"
     failure = "" if runners.failure is None else f" The last registration failed: {runners.failure}."
+    most = pool.max_replicas if pool.autoscaled else pool.replicas
+    short = _short_of_budget(job, pool) if pool.autoscaled else None
+    if short is not None:
+        failure += f" The autoscaler adds no runner for account {job.account}, whose budget has no room: {short}."
     return Explanation(
         WaitsFor.GITHUB,
         f"The runners of pool {pool.name} are persistent, so GitHub chooses a runner for the job: {many}.{failure}",
-        f"Raise replicas of the pool. If runners are idle, check that {runners.scope} and the pool's runnerGroup admit "
+        f"{_raise(pool, most + 1)} If runners are idle, check that {runners.scope} and the pool's runnerGroup admit "
         "the repository of the job.",
     )
 
@@ -348,7 +352,7 @@ def _queued(job: JobFacts) -> Explanation:
             ),
         )
     if pool.runners is not None:
-        return _queued_at_github(pool, pool.runners)
+        return _queued_at_github(job, pool, pool.runners)
     place = _place(job.ahead)
     brake = pool.brake
     if brake is not None and brake.account_id in {None, job.account_id}:

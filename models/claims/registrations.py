@@ -144,7 +144,8 @@ def runners_of_pool(db: Connection, pool_id: int) -> RegisteredRunners | None:
     row = db.execute(
         text("""
             SELECT p.registers_in,
-                   count(c.id) FILTER (WHERE c.online_at IS NOT NULL) AS online,
+                   count(c.id) FILTER (WHERE c.online_at IS NOT NULL AND c.runner_absent_at IS NULL
+                                         AND c.runner_seen IN ('online', 'busy')) AS online,
                    count(c.id) FILTER (WHERE EXISTS (
                        SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)) AS busy,
                    (SELECT CASE WHEN l.online_at IS NULL THEN l.release_reason END

@@ -15,7 +15,17 @@ from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.pools.starts import Trouble
 from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels
-from rules.waiting import ClaimFacts, Explanation, JobFacts, LostPod, PoolFacts, WaitsFor, closest_pool, explain
+from rules.waiting import (
+    ClaimFacts,
+    Explanation,
+    JobFacts,
+    LostPod,
+    PoolFacts,
+    RegisteredRunners,
+    WaitsFor,
+    closest_pool,
+    explain,
+)
 
 POOL = PoolFacts(
     id=1,
@@ -367,3 +377,18 @@ def test_the_closest_pool_lacks_fewest_labels_and_the_first_name_wins() -> None:
     gpu = pool(labels=frozenset({"linux", "gpu"}))
     assert nearest(("a", pool()), ("z", gpu)) == "The closest pool is z, which lacks the labels big."
     assert nearest(("z", gpu), ("y", gpu)) == "The closest pool is y, which lacks the labels big."
+
+
+def test_a_job_of_a_persistent_pool_waits_for_github_and_the_cure_names_the_size_of_the_pool() -> None:
+    runners = RegisteredRunners(scope="orgs/acme", online=2, busy=1, failure="no such group")
+    persistent = replace(POOL, runners=runners)
+    found = explain(replace(JOB, pool=persistent))
+    assert found.waits_for is WaitsFor.GITHUB
+    assert "2 of 3 runners are online, and 1 of them run a job. The last registration failed: no such group." in (
+        found.summary
+    )
+    assert "`ostler pool scale small 4`" in (found.cure or "")
+    full = replace(JOB, pool=replace(persistent, autoscaled=True, max_replicas=9), budget=Budget(0, 2000, 4096))
+    found = explain(full)
+    assert "The autoscaler adds no runner for account acme, whose budget has no room: it uses" in found.summary
+    assert "Set spec.autoscaling.maxReplicas of RunnerPool small to 10 or more." in (found.cure or "")
