@@ -43,6 +43,18 @@ def slots(*, failures: int, failed_at: datetime | None, open_claims: int, now: d
 MANY = 1000
 
 
+def is_outage(*, offline: int, known: int) -> bool:
+    """Return True if so many of the `known` runners of a scope are offline that their machines are not the cause.
+
+    New Pods would then be offline too, and the old ones have what took hours to build (law L8).
+    """
+    return offline >= OUTAGE_FROM and 2 * offline > known
+
+
+OUTAGE_FROM = 3
+"""Smallest number of offline runners that can be an outage."""
+
+
 def describe_registration(*, url: str, token: str, name: str, labels: Sequence[str], group: str | None) -> str:
     """Return what a Pod needs to register its runner, as lines `key=value` for `poller/register.sh`.
 

@@ -24,8 +24,8 @@ class Act(StrEnum):
     - `leave`: do nothing, because the rows are sufficient or the Pod can do no harm.
     - `execute`: the rows show the claim of the Pod as undelivered, but the Pod might hold a JIT. The claim becomes
       executing.
-    - `register`: the rows show the registration of the Pod as undelivered, but GitHub lists the Pod's persistent runner.
-      The claim becomes delivered.
+    - `register`: the rows show the registration of the Pod as undelivered, but GitHub lists its persistent runner. The
+      claim becomes delivered.
     - `rebuild`: the claim of the Pod is lost. The Pod gets a new claim. The new claim becomes executing, or a spare if
       the runner is idle.
     - `keep`: the claim of the Pod is lost, and the Pod's runner is unknown. The Pod gets a new claim, which ends only

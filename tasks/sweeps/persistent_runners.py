@@ -7,7 +7,9 @@ L3).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -18,7 +20,7 @@ from models.sweeps.repairs import Case
 from models.tables import claim_checks, mint_attempts
 from ostler.clock import utcnow
 from ostler.task_names import PERSISTENT_RUNNERS
-from rules.claims.registrations import Registered, Shown, why_remove
+from rules.claims.registrations import Registered, Shown, is_outage, why_remove
 from rules.routing.scopes import Scope
 from rules.sweeps.reaping import Expect, Source, Witness
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
@@ -37,7 +39,17 @@ def persistent_runners(tick: Tick) -> None:
     unknown = {scope.split("/")[1].lower() for scope in tick.read(registrations.scopes_without_home)}
     if unknown and not tick.dry:
         tick.part("installations", lambda: find_installations(tick, unknown))
-    check_by_scope(tick, tick.read(registrations.registered), check)
+    claims = tick.read(registrations.registered)
+    check_by_scope(tick, claims, partial(check, names=names_by_scope(claims)))
+
+
+def names_by_scope(claims: Iterable[Row[Any]]) -> Mapping[str, Sequence[str]]:
+    """Return the runners of each scope that were online before."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for claim in claims:
+        if claim.online_at is not None:
+            found[claim.scope].append(claim.runner_name)
+    return found
 
 
 def find_installations(tick: Tick, logins: Collection[str]) -> None:
@@ -61,8 +73,11 @@ def find_installations(tick: Tick, logins: Collection[str]) -> None:
         rt.transaction(installations.mark_working, each.id)  # GitHub shows it, so it was not removed
 
 
-def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
-    """Record how GitHub shows one runner, and release its claim if the runner must be replaced."""
+def check(tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, Sequence[str]]) -> None:
+    """Record how GitHub shows one runner, and release its claim if the runner must be replaced.
+
+    `names`: the runners of each scope that were online before. While most of them are offline, none is replaced.
+    """
     runner, at = seen.runners.get(claim.runner_name), seen.taken_at
     if claim.online_at is None and (runner is None or not runner.online):
         # The list might be older than the registration, and a new runner must not wait for the next list.
@@ -96,8 +111,14 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
         registers_within=tick.rt.timings.registers_within,
         offline_for=tick.rt.timings.offline_runner_after,
     )
-    if why is not None:
-        remove(tick, claim, why)
+    if why is None:
+        return
+    known = names.get(claim.scope, ())
+    offline = sum(name in seen.runners and shown_of(seen.runners[name]) is Shown.OFFLINE for name in known)
+    if shown is Shown.OFFLINE and claim.online_at is not None and is_outage(offline=offline, known=len(known)):
+        tick.incomplete(f"{offline} of {len(known)} runners in {claim.scope} are offline, so none of them is replaced")
+        return
+    remove(tick, claim, why)
 
 
 def look_up(tick: Tick, claim: Row[Any]) -> ListedRunner | None:

@@ -17,6 +17,7 @@ from rules.claims.registrations import (
     Registered,
     Shown,
     describe_registration,
+    is_outage,
     slots,
 )
 from rules.claims.registrations import why_remove as judge
@@ -93,6 +94,13 @@ def test_a_runner_is_busy_for_as_long_as_github_lets_a_job_run() -> None:
     late = replace(busy, executes_for=LONGEST_JOB)
     assert why_remove(late) == "its job has been running for longer than GitHub allows"
     assert why_remove(replace(late, shown=Shown.ONLINE)) is None, "only the record of the job is old"
+
+
+@pytest.mark.parametrize(
+    ("offline", "known", "outage"), [(1, 1, False), (2, 2, False), (3, 3, True), (3, 6, False), (4, 7, True)]
+)
+def test_most_runners_of_a_scope_at_once_are_an_outage(offline: int, known: int, *, outage: bool) -> None:
+    assert is_outage(offline=offline, known=known) is outage
 
 
 def test_an_offline_runner_is_replaced_only_after_long() -> None:

@@ -715,6 +715,23 @@ def test_a_runner_whose_job_runs_for_too_long_leaves_as_soon_as_github_agrees(st
 
 
 @pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize(("offline", "left"), [(1, 2), (3, 3)])
+def test_an_offline_runner_is_replaced_unless_most_runners_are_offline(
+    stage: Stage, github: GitHub, offline: int, left: int
+) -> None:
+    claims = registered(stage, github, 3)
+    for claim_id in claims[:offline]:
+        github.show(str(stage.see(claim_id).runner_name), online=False)
+    sweep(stage)
+    stage.rows("UPDATE claims SET runner_seen_at = runner_seen_at - interval '601 s'")
+    sweep(stage)
+    states = [stage.see(claim_id).state for claim_id in claims]
+    assert states.count("delivered") == left
+    (run,) = stage.rows("SELECT * FROM sweeps WHERE name = 'persistent_runners'")
+    assert ("3 of 3 runners in orgs/acme are offline" in str(run)) is (left == 3)
+
+
+@pytest.mark.usefixtures("no_chains")
 def test_a_runner_without_a_job_for_a_day_is_shown(stage: Stage, github: GitHub) -> None:
     claims = registered(stage, github, 2)
     day = timedelta(days=1)
