@@ -1,6 +1,7 @@
 """Pools of both workloads, scaled up and down and rolled with jobs running, while workers are killed and calls fail.
 
-The controller of StatefulSets and the garbage collector are real. The small run is part of `make test`.
+The controller of StatefulSets and the garbage collector are real. These runs are part of `make test-slow`. The same
+story with all four kinds of pools is part of `make test` (`test_persistent_runners.py`).
 """
 
 from __future__ import annotations
@@ -198,6 +199,7 @@ def scale_and_roll(system: System, halts: Path, *, most: int, some: int, jobs: i
     assert used < made, "no runner got the volumes of an earlier one"
 
 
+@pytest.mark.slow
 def test_both_workloads_scale_and_roll_while_workers_die_and_calls_fail(system: System, halts: Path) -> None:
     scale_and_roll(system, halts, most=4, some=2, jobs=4)
 

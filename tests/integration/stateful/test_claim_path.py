@@ -19,7 +19,10 @@ from tests.integration.stateful.machine import ClaimPath
 from tests.integration.stateful.seeds import SEEDS
 
 STEPS = 50
-EXAMPLES = 120
+EXAMPLES = 60
+MORE = 600
+"""Examples of `make test-slow`."""
+
 SEARCH = 2000
 """Examples in which a seeded bug has to be found."""
 
@@ -64,9 +67,10 @@ def machine(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[typ
     quick.dispose()
 
 
-@pytest.mark.timeout(900)  # a failure is made small before it is shown
-def test_the_laws_hold_in_any_order(machine: type[ClaimPath]) -> None:
-    run_state_machine_as_test(machine, settings=profile(EXAMPLES))
+@pytest.mark.timeout(3600)  # a failure is made small before it is shown
+@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(MORE, marks=pytest.mark.slow)])
+def test_the_laws_hold_in_any_order(machine: type[ClaimPath], examples: int) -> None:
+    run_state_machine_as_test(machine, settings=profile(examples))
 
 
 @pytest.mark.parametrize("seed", [_marked(name) for name in SEEDS])
