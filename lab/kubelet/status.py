@@ -128,9 +128,13 @@ class StatusReporter:
         self.phase = "Failed" if any(state.code for state in self._containers.values()) else "Succeeded"
         self._change()
         self._closing.set()
-        if self._sender is not None:
-            await self._sender
+        await self.sent()
         return self.phase
+
+    async def sent(self) -> None:
+        """Wait until the last status is sent, after `finish` began. The end of the caller does not stop the sending."""
+        if self._closing.is_set() and self._sender is not None:
+            await asyncio.shield(self._sender)
 
     def _change(self) -> None:
         self._changed.set()

@@ -293,6 +293,7 @@ class PodWorker:
         if running and self._report.phase in {"Pending", "Running"}:
             # A Pod that never started gets a terminal phase as well, as the kubelet reports it since Kubernetes 1.27.
             await self._report.finish(code_of_the_rest=TERMINATED)
+        await self._report.sent()  # the Pod might have been about to end by itself
         await self._ground.cluster.remove(self._pod.key)
 
     def _journal_deletion(self) -> None:
