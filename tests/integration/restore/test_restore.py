@@ -278,9 +278,7 @@ def test_a_claim_of_before_is_its_pods_whatever_its_repository_was_called(world:
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_persistent_runner_whose_registration_was_not_delivered_yet_keeps_its_claim(
-    world: World, *, busy: bool
-) -> None:
+def test_a_persistent_runner_keeps_a_claim_that_looks_undelivered(world: World, *, busy: bool) -> None:
     pod, stage = min(world.stage.pods()), world.stage
     stage.job(7)
     claim_id = stage.claim(pod, job_id=7, state="claimed")

@@ -1,4 +1,4 @@
-"""The kubelet's report of a Pod's end: the last status is sent, whoever waits for it."""
+"""The kubelet's report of a Pod's end: the last status is sent even if the Pod is deleted."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def busy_runner(number: int, **facts: Any) -> ObservedPod:
     return pod(number, PodState.BUSY, registered_at=NOW - timedelta(hours=2), **facts)
 
 
-def test_a_busy_runner_is_asked_for_if_the_pool_needs_fewer_and_no_idle_runner_is_left() -> None:
+def test_a_busy_runner_is_asked_for_if_no_idle_runner_is_left_to_go() -> None:
     busy = [busy_runner(number, idle=number) for number in (1, 2, 3)]
     assert retired(look(pool(2), *busy, pod(4))) == [(4, Why.SURPLUS), (3, Why.SURPLUS)]
     assert retired(look(pool(0, leaving=True), *busy)) == [(3, Why.DRAINED), (2, Why.DRAINED), (1, Why.DRAINED)]

@@ -379,7 +379,7 @@ def test_the_closest_pool_lacks_fewest_labels_and_the_first_name_wins() -> None:
     assert nearest(("z", gpu), ("y", gpu)) == "The closest pool is y, which lacks the labels big."
 
 
-def test_a_job_of_a_persistent_pool_waits_for_github_and_the_cure_names_the_size_of_the_pool() -> None:
+def test_a_job_of_a_persistent_pool_waits_for_github_and_gets_a_cure() -> None:
     runners = RegisteredRunners(scope="orgs/acme", online=2, busy=1, failure="no such group")
     persistent = replace(POOL, runners=runners)
     found = explain(replace(JOB, pool=persistent))

@@ -366,7 +366,7 @@ def test_a_token_that_did_not_arrive_is_sent_again_until_no_runner_could_come_of
 
 @pytest.mark.usefixtures("no_chains")
 @pytest.mark.parametrize(("shown", "over"), [("busy", False), ("offline", False), ("online", True), ("absent", True)])
-def test_a_job_that_github_does_not_know_any_more_runs_on_while_its_runner_might_be_busy(
+def test_a_job_that_github_hides_runs_on_while_its_runner_might_be_busy(
     stage: Stage, github: GitHub, shown: str, *, over: bool
 ) -> None:
     (claim_id,) = registered(stage, github, 1)
