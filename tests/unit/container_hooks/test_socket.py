@@ -339,8 +339,14 @@ def test_next_command_ends_the_command_of_a_killed_script(folder: Path, waiting:
 
 
 def test_cut_log_cancels_the_command_instead_of_blocking_it(folder: Path, waiting: Waiting) -> None:
-    with serving(folder, waiting, limits=replace(QUICK, silent=600)) as sidecar:
+    def speaks(given: Json, session: Session) -> int:
+        session.conversation.log.line("it waits")
+        return waiting(given, session)
+
+    with serving(folder, speaks, limits=replace(QUICK, silent=600)) as sidecar:
         hook = waiting.start(sidecar)
+        assert hook.process.stdout is not None
+        assert "it waits" in hook.process.stdout.readline()  # a connection that was never made cannot be cut
         os.kill(eventually(lambda: curl_of_the_log(hook)), signal.SIGKILL)
 
         assert waiting.cancelled.wait(20)
