@@ -207,7 +207,7 @@ def registered(db: Connection) -> Sequence[Row[Any]]:
         text(f"""
             SELECT c.id, c.pod_uid, c.pool_id, c.runner_name, {INSTALLATION_NOW} AS installation_id,
                    {SCOPE_NOW} AS scope, c.delivered_at, c.online_at, c.runner_absent_at, c.runner_seen,
-                   c.runner_seen_at,
+                   c.runner_seen_at, p.node_gone_at IS NOT NULL AS node_gone,
                    (SELECT min(e.started_at) FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)
                    AS executes_since
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id

@@ -54,6 +54,12 @@ def is_outage(*, offline: int, known: int) -> bool:
 OUTAGE_FROM = 3
 """Smallest number of offline runners that can be an outage."""
 
+OUTAGE_FACTOR = 6
+"""Number by which the time is multiplied after which an offline runner is replaced, during an outage.
+
+The time stays finite, because runners might be offline for another reason that only new Pods remove.
+"""
+
 
 def describe_registration(*, url: str, token: str, name: str, labels: Sequence[str], group: str | None) -> str:
     """Return what a Pod needs to register its runner, as lines `key=value` for `poller/register.sh`.
@@ -80,13 +86,15 @@ class Registered:
 
     `absent_before` is True if an earlier list, at least a minute older, did not show the runner either. Times are in
     seconds: since the delivery, since the runner was first shown as offline without a break, and since the runner began
-    a job whose end Ostler does not know. `executes_for` is None if there is no such job.
+    a job whose end Ostler does not know. `executes_for` is None if there is no such job. `outage` is True if most of
+    the scope's runners are offline (`is_outage`).
     """
 
     shown: Shown
     ever_online: bool
     absent_before: bool = False
     executes_for: float | None = None
+    outage: bool = False
     delivered_for: float = 0.0
     offline_for: float = 0.0
 
@@ -100,7 +108,7 @@ def why_remove(
 ) -> str | None:
     """Return why a persistent runner must be removed and its Pod replaced, or None if it must stay.
 
-    `longest_job`: the number of seconds for which a job of GitHub can run.
+    `longest_job`: maximum number of seconds that a job of GitHub can run.
 
     The release of the claim asks GitHub to delete the runner first. It stops if GitHub refuses because the runner
     executes a job. GitHub cannot refuse this for a runner that it does not know. Such a runner therefore stays until
@@ -117,6 +125,7 @@ def why_remove(
         return f"its runner did not come online within {registers_within:.0f} s"
     if runner.shown is Shown.ABSENT:
         return "GitHub does not know its runner any more" if runner.absent_before else None
-    if runner.offline_for < offline_for:
+    limit = offline_for * OUTAGE_FACTOR if runner.outage else offline_for
+    if runner.offline_for < limit:
         return None
-    return f"its runner was offline for {offline_for:.0f} s"
+    return f"its runner was offline for {limit:.0f} s"

@@ -44,10 +44,10 @@ def persistent_runners(tick: Tick) -> None:
 
 
 def names_by_scope(claims: Iterable[Row[Any]]) -> Mapping[str, Sequence[str]]:
-    """Return the runners of each scope that were online before."""
+    """Return the runners of each scope that were online before and whose nodes are not known to be gone."""
     found: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
-        if claim.online_at is not None:
+        if claim.online_at is not None and not claim.node_gone:
             found[claim.scope].append(claim.runner_name)
     return found
 
@@ -76,7 +76,8 @@ def find_installations(tick: Tick, logins: Collection[str]) -> None:
 def check(tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, Sequence[str]]) -> None:
     """Record how GitHub shows one runner, and release its claim if the runner must be replaced.
 
-    `names`: the runners of each scope that were online before. While most of them are offline, none is replaced.
+    `names`: the runners of each scope as `names_by_scope` returns them. While most of them are offline, a runner on a
+    living node is replaced only after a longer time.
     """
     runner, at = seen.runners.get(claim.runner_name), seen.taken_at
     if claim.online_at is None and (runner is None or not runner.online):
@@ -97,6 +98,9 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, 
             mint_attempts.set_runner_id(db, claim.id, runner_name=runner.name, runner_id=runner.id)
 
         tick.rt.transaction(record)
+    known = names.get(claim.scope, ())
+    offline = sum(name in seen.runners and shown_of(seen.runners[name]) is Shown.OFFLINE for name in known)
+    outage = not claim.node_gone and is_outage(offline=offline, known=len(known))
     same = claim.runner_seen == shown and claim.runner_seen_at is not None
     why = why_remove(
         Registered(
@@ -106,19 +110,18 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, 
             absent_before=seen.is_second_check(claim.runner_absent_at),
             delivered_for=(at - claim.delivered_at).total_seconds(),
             offline_for=(at - claim.runner_seen_at).total_seconds() if same else 0.0,
+            outage=outage,
         ),
         longest_job=LONGEST_EXECUTING.total_seconds(),
         registers_within=tick.rt.timings.registers_within,
         offline_for=tick.rt.timings.offline_runner_after,
     )
-    if why is None:
-        return
-    known = names.get(claim.scope, ())
-    offline = sum(name in seen.runners and shown_of(seen.runners[name]) is Shown.OFFLINE for name in known)
-    if shown is Shown.OFFLINE and claim.online_at is not None and is_outage(offline=offline, known=len(known)):
-        tick.incomplete(f"{offline} of {len(known)} runners in {claim.scope} are offline, so none of them is replaced")
-        return
-    remove(tick, claim, why)
+    if why is not None:
+        remove(tick, claim, why)
+    elif outage and shown is Shown.OFFLINE:
+        tick.incomplete(
+            f"{offline} of {len(known)} runners in {claim.scope} are offline, so their Pods are not replaced"
+        )
 
 
 def look_up(tick: Tick, claim: Row[Any]) -> ListedRunner | None:

@@ -13,6 +13,7 @@ from rules.claims.registrations import (
     FIRST_WAIT,
     LONGEST_WAIT,
     OFFLINE_FOR,
+    OUTAGE_FACTOR,
     REGISTERS_WITHIN,
     Registered,
     Shown,
@@ -106,3 +107,6 @@ def test_most_runners_of_a_scope_at_once_are_an_outage(offline: int, known: int,
 def test_an_offline_runner_is_replaced_only_after_long() -> None:
     assert why_remove(replace(ONCE, offline_for=OFFLINE_FOR - 1, delivered_for=1e9)) is None
     assert why_remove(replace(ONCE, offline_for=OFFLINE_FOR)) == "its runner was offline for 600 s"
+    outage = replace(ONCE, outage=True, offline_for=OUTAGE_FACTOR * OFFLINE_FOR - 1)
+    assert why_remove(outage) is None
+    assert why_remove(replace(outage, offline_for=OUTAGE_FACTOR * OFFLINE_FOR)) == "its runner was offline for 3600 s"

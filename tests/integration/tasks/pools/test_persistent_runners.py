@@ -715,15 +715,19 @@ def test_a_runner_whose_job_runs_for_too_long_leaves_as_soon_as_github_agrees(st
 
 
 @pytest.mark.usefixtures("no_chains")
-@pytest.mark.parametrize(("offline", "left"), [(1, 2), (3, 3)])
-def test_an_offline_runner_is_replaced_unless_most_runners_are_offline(
-    stage: Stage, github: GitHub, offline: int, left: int
+@pytest.mark.parametrize(
+    ("offline", "gone", "seconds", "left"), [(1, 0, 601, 2), (3, 0, 601, 3), (3, 0, 3601, 0), (3, 3, 601, 0)]
+)
+def test_an_offline_runner_is_replaced_later_while_most_runners_are_offline(
+    stage: Stage, github: GitHub, offline: int, gone: int, seconds: int, left: int
 ) -> None:
     claims = registered(stage, github, 3)
+    uids = [stage.see(claim_id).pod_uid for claim_id in claims[:gone]]
+    stage.rows("UPDATE runner_pods SET node_gone_at = now() WHERE uid = ANY(:uids)", uids=uids)
     for claim_id in claims[:offline]:
         github.show(str(stage.see(claim_id).runner_name), online=False)
     sweep(stage)
-    stage.rows("UPDATE claims SET runner_seen_at = runner_seen_at - interval '601 s'")
+    stage.rows("UPDATE claims SET runner_seen_at = runner_seen_at - make_interval(secs => :s)", s=seconds)
     sweep(stage)
     states = [stage.see(claim_id).state for claim_id in claims]
     assert states.count("delivered") == left
