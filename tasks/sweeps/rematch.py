@@ -55,7 +55,7 @@ def _page(tick: Tick, places: Mapping[int, int]) -> Mapping[int, int]:
 def _case(job: Lifted) -> Case:
     return Case(
         what="match",
-        why="the reason for which the job was held no longer applies",
+        why="the reason to hold the job no longer applies",
         job_id=job.job_id,
         before=job.hold,
         after=f"pool {job.pool_id}",

@@ -22,7 +22,7 @@ def repair(stage: Stage, *, sweep: str = "rematch", dry: bool = False, **case: A
         lambda db: repairs.write(
             db,
             Page(sweep=sweep, run_id=1, dry=dry),
-            [Case(what="match", why="the reason for which the job was held no longer applies", **case)],
+            [Case(what="match", why="the reason to hold the job no longer applies", **case)],
             outcome=outcome,
             settle_after=600,
             now=utcnow(),
