@@ -108,6 +108,7 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
                    ELSE
                        EXISTS (SELECT FROM claims c WHERE c.pool_id = p.id AND c.ended_at IS NULL
                                  AND c.purpose = 'register' AND c.state = 'delivered' AND c.runner_seen = 'online'
+                                 AND c.runner_absent_at IS NULL
                                  AND NOT EXISTS (SELECT FROM executions e
                                                  WHERE e.claim_id = c.id AND e.ended_at IS NULL))
                    END AS idle,
