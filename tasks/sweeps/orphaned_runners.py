@@ -7,6 +7,7 @@ deployments share the scope. If GitHub refuses the removal, the runner stays reg
 from __future__ import annotations
 
 import random
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 
 import structlog
@@ -57,10 +58,11 @@ def orphaned_runners(tick: Tick) -> None:
     now = utcnow()
     since, unheard_since = now - SEARCHED_BACK, now - APPLIED_WITHIN
     unavailable: set[int] = set()
+    persistent = tick.read(registrations.scopes)
     for scope in tick.read(orphans.scopes_of_runners, since=since, unheard_since=unheard_since):
         if scope.installation_id not in unavailable:
             try:
-                check_scope(tick, scope)
+                check_scope(tick, scope, persistent=persistent)
             except UpstreamError as error:
                 tick.skipped(error, scope=scope.scope)
                 if isinstance(error, UNAVAILABLE):
@@ -69,31 +71,34 @@ def orphaned_runners(tick: Tick) -> None:
             return
 
 
-def check_scope(tick: Tick, scope: orphans.ScopeOfRunners) -> None:
-    """List the runners of one scope, then judge the offline ones by their claims."""
+def check_scope(tick: Tick, scope: orphans.ScopeOfRunners, *, persistent: Collection[str]) -> None:
+    """List the runners of one scope, then judge the offline ones by their claims.
+
+    `persistent`: the scopes of persistent pools. The runners of others in these scopes are logged.
+    """
     seen = runners_of(tick, installation_id=scope.installation_id, scope=scope.scope)
     tick.listed(len(seen.runners))
     record_removed(tick, scope, set(seen.runners))
-    report_foreign(tick, scope, seen)
     offline = [runner for runner in seen.runners.values() if not runner.online and not runner.busy]
     random.shuffle(offline)  # so that runners that GitHub does not remove are not always the first (L14)
-    known = tick.read(orphans.known_runners, [runner.name for runner in offline])
+    has_persistent = scope.scope.partition("#")[0].lower() in persistent
+    names = list(seen.runners) if has_persistent else [runner.name for runner in offline]
+    known = tick.read(orphans.known_runners, names)
+    if has_persistent:
+        report_foreign(scope.scope, [name for name in names if name not in known])
     tick.each(offline, lambda runner: check(tick, scope, seen, runner, known.get(runner.name)))
 
 
-def report_foreign(tick: Tick, scope: orphans.ScopeOfRunners, seen: RunnerList) -> None:
+def report_foreign(scope: str, names: Iterable[str]) -> None:
     """Log the runners beside those of a persistent pool that Ostler did not register. It leaves them alone.
 
     GitHub might give them jobs of the pool. Each process logs such a runner once.
     """
-    if scope.scope.partition("#")[0].lower() not in tick.read(registrations.scopes):
-        return
-    ours = tick.read(orphans.known_runners, list(seen.runners))
-    foreign = sorted(name for name in seen.runners if name not in ours and first_seen(scope.scope, name))
+    foreign = sorted(name for name in names if first_seen(scope, name))
     if foreign:
         log.info(
             "runners.ignored_because_ostler_did_not_register_them",
-            scope=scope.scope,
+            scope=scope,
             count=len(foreign),
             names=foreign[:NAMED],
         )
