@@ -119,9 +119,7 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, 
     if why is not None:
         remove(tick, claim, why)
     elif outage and shown is Shown.OFFLINE:
-        tick.incomplete(
-            f"{offline} of {len(known)} runners in {claim.scope} are offline, so their Pods are not replaced"
-        )
+        tick.incomplete(f"{offline} of {len(known)} runners in {claim.scope} are offline, so they are replaced later")
 
 
 def look_up(tick: Tick, claim: Row[Any]) -> ListedRunner | None:
