@@ -55,7 +55,7 @@ OUTAGE_FROM = 3
 """Smallest number of offline runners that can be an outage."""
 
 OUTAGE_FACTOR = 6
-"""Number by which the time is multiplied after which an offline runner is replaced, during an outage.
+"""Factor of the time until an offline runner is replaced, during an outage.
 
 The time stays finite, because runners might be offline for another reason that only new Pods remove.
 """
