@@ -347,7 +347,7 @@ def test_a_pod_shows_how_its_containers_ended(admin: KubeClient, namespace: str,
     running = get_pod(admin, namespace=namespace, name=NAME)
     assert running is not None
     assert (running.poller_exit_code, running.runner_ready, running.runner_exit_code) == (0, True, None)
-    assert running.node == "n"
+    assert running.node == namespace
 
     ended = {"exitCode": 137, "signal": 9, "reason": "OOMKilled"}
     status["phase"] = "Failed"

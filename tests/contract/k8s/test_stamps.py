@@ -26,8 +26,13 @@ def take_off(client: KubeClient, namespace: str, runner: Created, expected: str,
 
 
 def bind_to_a_node(client: KubeClient, namespace: str, name: str) -> None:
-    """Give the Pod a node, so that a deletion leaves it Terminating."""
-    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": "n"}}
+    """Give the Pod a node, so that a deletion leaves it Terminating.
+
+    The node does not exist. The garbage collector of Pods deletes every Pod on such a node 40 s after it first saw the
+    node's name, so each namespace has a node of its own.
+    """
+    target = {"kind": "Node", "name": namespace}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
     client.request("POST", f"{object_path('pods', namespace=namespace, name=name)}/binding", body=body)
 
 
