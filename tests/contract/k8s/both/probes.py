@@ -105,6 +105,17 @@ def review(recorder: Recorder, text: str, audiences: list[str] | None = None) ->
     recorder.ask("POST", REVIEWS, body)
 
 
+def refused(recorder: Recorder, text: str) -> None:
+    """Wait, without a record, until a token is refused.
+
+    The real server reads Pods and ServiceAccounts from a cache, which may be older than a deletion, and remembers a
+    success for ten seconds. A token that is refused proves that the cache is new enough for the other tokens.
+    """
+    spec = {"token": text, "audiences": ["ostler"]}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+    recorder.quietly_until("POST", REVIEWS, body, lambda found: not found["status"].get("authenticated"))
+
+
 # The probes.
 
 
@@ -565,22 +576,29 @@ def token_reviews(it: Recorder) -> None:
 
 @probe
 def tokens_of_what_is_gone(it: Recorder) -> None:
-    """First reviews, as the real server remembers a success for ten seconds."""
+    """First reviews of tokens whose Pod or ServiceAccount is gone or was created again."""
     account(it)
-    text = token(it, bound_to=pod(it))
+    made = pod(it)
+    text, other = token(it, bound_to=made), token(it, bound_to=made)
     it.quietly("DELETE", "pods/p")
+    refused(it, other)
     review(it, text, ["ostler"])
-    text = token(it, bound_to=pod(it))
+    made = pod(it)
+    text, other = token(it, bound_to=made), token(it, bound_to=made)
     it.quietly("DELETE", "pods/p")
     pod(it)
+    refused(it, other)
     review(it, text, ["ostler"])
-    text = token(it, bound_to=pod(it, "q"))
+    made = pod(it, "q")
+    text, other = token(it, bound_to=made), token(it, bound_to=made)
     it.quietly("DELETE", "serviceaccounts/a")
+    refused(it, other)
     review(it, text, ["ostler"])
     account(it)
-    text = token(it)
+    text, other = token(it), token(it)
     it.quietly("DELETE", "serviceaccounts/a")
     account(it)
+    refused(it, other)
     review(it, text, ["ostler"])
 
 

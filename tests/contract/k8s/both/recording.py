@@ -85,6 +85,12 @@ class Recorder:
             assert time.monotonic() < deadline, f"{path}: {answer.text}"
             time.sleep(0.05)
 
+    def quietly_until(self, method: str, path: str, body: Any, until: Callable[[Any], bool]) -> None:
+        """Ask without recording until the answer is as wanted, or for 15 seconds: what is recorded next tells."""
+        deadline = time.monotonic() + min(self._within, 15)
+        while not until(self.quietly(method, path, body)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
     def watch(self, path: str, query: Mapping[str, str], *, accept: str = JSON) -> list[Json]:
         """Watch to the end of the watch's own time-out, record and return the events, without bookmarks in between."""
         answer = self._send("GET", path, query={"watch": "1", "timeoutSeconds": "1", **query}, accept=accept)
