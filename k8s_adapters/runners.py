@@ -33,10 +33,11 @@ from k8s_adapters.names import (
     SERVICE_ACCOUNT_ANNOTATION,
     UNCLAIMED,
 )
+from k8s_adapters.owners.detaching import is_orphaned
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.pods import get_pod, read_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
-from k8s_adapters.resources import Created, becomes_true, create_role, create_role_binding, create_service_account
+from k8s_adapters.resources import Created, create_role, create_role_binding, create_service_account
 from k8s_adapters.runner_scripts import (
     JOB_COMPLETED,
     JOB_STARTED,
@@ -77,7 +78,6 @@ _REGISTRATION_FOLDER = "/var/run/ostler-registration"
 _CA_KEY = "ca.crt"
 _TOKEN_SECONDS = 3600
 _DISK = "ephemeral-storage"
-_OWNER_EVERY = 0.03  # seconds between two reads of a StatefulSet that is ending
 _RUNNER_USER = 1001  # the user `runner` of GitHub's actions/runner image
 _USER = {"runAsUser": _RUNNER_USER, "runAsGroup": _RUNNER_USER, "fsGroup": _RUNNER_USER}
 
@@ -214,12 +214,9 @@ def delete_runner(
         halt(f"runner_end.before_{step.name.lower()}")
         if step is Step.END_OWNER and found is not None:
             owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
-
-            def orphaned() -> bool:
-                left = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
-                return left is None or not left.orphaning
-
-            gone = becomes_true(client, orphaned, owner_within, every=_OWNER_EVERY)
+            gone = is_orphaned(
+                client, owner, namespace=namespace, name=name, attempt=attempt, within=owner_within, policy=policy
+            )
             seen = replace(seen, owned=False, owner_ending=not gone)
         elif step is Step.DELETE_POD:
             try:

@@ -1,4 +1,4 @@
-"""Detachment of runner Pods from Ostler, for the time after its removal.
+"""Detachment of runner Pods from Ostler, before its removal: of one runner in a pool that drains, and of all runners.
 
 While Ostler runs, it removes the finalizer of a finished Pod of a StatefulSet. Without Ostler such a Pod, its namespace
 and its pool would stay Terminating. The StatefulSets are removed first, because their controller would replace a
@@ -14,6 +14,7 @@ from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import EXIT_FINALIZER
 from k8s_adapters.owners.kinds import owner_of
+from k8s_adapters.owners.owner import Owner
 from k8s_adapters.owners.stateful_set import APPS, KIND
 from k8s_adapters.pods import list_pods
 from k8s_adapters.resources import becomes_true
@@ -23,6 +24,8 @@ from rules.upstream.retry import RetryPolicy
 
 OWNERS_WITHIN = 30.0
 """Seconds that a detachment waits until the garbage collector has taken the StatefulSets off their Pods."""
+ORPHANED_EVERY = 0.03
+"""Seconds between two reads of a StatefulSet that is ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,50 @@ def detach_runners(client: KubeClient, *, namespace: str, policy: RetryPolicy | 
     if refused is not None:
         raise refused
     return Detached(len(sets), removed)
+
+
+def detach_runner(
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    attempt: str,
+    within: float = 0.5,
+    policy: RetryPolicy | None = None,
+) -> bool:
+    """Remove the owner of one runner without its Pod, then the finalizer of the Pod with this UID.
+
+    Return False if the garbage collector did not take the owner off the Pod within `within` seconds. The Pod then keeps
+    its finalizer until the next call. Raises the errors of `KubeClient.request`.
+    """
+    owner = owner_of(name)
+    found = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+    if found is not None and not found.ending:
+        owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
+    if not is_orphaned(client, owner, namespace=namespace, name=name, attempt=attempt, within=within, policy=policy):
+        return False
+    owner.release(client, namespace=namespace, name=name, uid=uid, policy=policy)
+    return True
+
+
+def is_orphaned(
+    client: KubeClient,
+    owner: Owner,
+    *,
+    namespace: str,
+    name: str,
+    attempt: str | None,
+    within: float,
+    policy: RetryPolicy | None,
+) -> bool:
+    """Wait until a Pod does not refer to its ended owner any more. Return False after `within` seconds."""
+
+    def orphaned() -> bool:
+        left = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+        return left is None or (left.ending and not left.orphaning)
+
+    return becomes_true(client, orphaned, within, every=ORPHANED_EVERY)
 
 
 def _stateful_sets(client: KubeClient, namespace: str, policy: RetryPolicy | None) -> dict[str, str]:

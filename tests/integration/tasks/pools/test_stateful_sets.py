@@ -9,13 +9,14 @@ from weakref import WeakSet
 import pytest
 from sqlalchemy import Connection
 
-from k8s_adapters.client import MERGE_PATCH, Json, object_path
+from k8s_adapters import finalizers
+from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.owners import stateful_set
 from k8s_adapters.owners.volumes import list_volumes
 from models.db.engine import transaction
 from models.pools import pool_plans
 from ostler.clock import utcnow
-from ostler.errors import Conflict, Forbidden
+from ostler.errors import Conflict, Forbidden, Retryable
 from rules.pools.volumes import VolumePlan
 from tasks.pools import create_pods, delete_volumes
 from tasks.pools import volumes as pool_volumes
@@ -159,6 +160,55 @@ def test_a_deleted_pool_drains_and_leaves_nothing(stage: Stage) -> None:
     eventually(is_gone)
     assert stage.pods() == {}
     assert sets(stage) == set()
+
+
+def test_a_busy_pod_of_a_deleted_pool_ends_without_ostler(stage: Stage) -> None:
+    first, _ = started(stage, 2)
+    name, claim = busy_pod(stage, name=first)
+    before = stage.pods()[name]
+    delete(stage)
+
+    def is_detached() -> bool:
+        tick(stage)
+        return not stage.pods()[name].exit_held
+
+    eventually(is_detached)
+
+    found = stage.pods()[name]
+    assert (found.uid, found.terminating, found.runner_ready) == (before.uid, False, before.runner_ready)
+    assert name.removesuffix("-0") not in sets(stage)
+    end_job(stage, name, claim)
+    stage.kube.request("DELETE", object_path("pods", namespace=stage.namespace, name=name))
+    eventually(lambda: name not in stage.pods())
+
+
+def test_a_pod_that_cannot_be_detached_now_does_not_stop_the_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = started(stage, 2)
+    for number, name in enumerate(names):
+        busy_pod(stage, 7 + number, name=name)
+    real, failed = finalizers.remove, set()
+
+    def fails_at_first(client: KubeClient, path: str, **named: Any) -> bool:
+        if path not in failed:
+            failed.add(path)
+            raise Retryable("no answer")
+        return real(client, path, **named)
+
+    monkeypatch.setattr(finalizers, "remove", fails_at_first)
+    delete(stage)
+    tick(stage)
+    assert len(failed) == 2
+    assert sets(stage) == set()
+    assert all(pod.exit_held for pod in stage.pods().values())
+
+    def are_detached() -> bool:
+        tick(stage)
+        return not any(pod.exit_held for pod in stage.pods().values())
+
+    eventually(are_detached)
+    assert not any(pod.terminating for pod in stage.pods().values())
 
 
 def test_a_warm_pod_that_somebody_deletes_is_replaced_by_another_runner(stage: Stage) -> None:

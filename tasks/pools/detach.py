@@ -1,0 +1,48 @@
+"""Detachment of the busy Pods of a pool that drains, so that they can end without Ostler.
+
+A pool usually drains before Ostler is removed. Its busy Pods might end after the workers are gone, and nobody would
+remove the finalizer `ostler.dev/exit` then. While a pool drains, its Pods get no successors, so no Pod needs its
+StatefulSet any more. A detached Pod is handled as a Pod of the workload `Pod`.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from k8s_adapters.owners.detaching import detach_runner
+from ostler.errors import UpstreamError
+from ostler.reasons import meaning_of
+from rules.claims.machines import RUNNERS
+from tasks.pools.create_pods import RESERVE
+from tasks.pools.plan import Planned
+from tasks.worker.base import SWEEP_ROW, calls, remaining
+from tasks.worker.runtime import Runtime
+
+log = structlog.get_logger(__name__)
+
+
+def detach_busy_pods(rt: Runtime, planned: Planned) -> None:
+    """Detach the Pods of a leaving pool that serve a claim of a runner. The next reconcile detaches those that remain.
+
+    Other Pods are being retired or are over, and their end removes the finalizer.
+    """
+    if not planned.given.leaving:
+        return
+    observed = planned.observed
+    for row in planned.pod_rows:
+        pod = observed.by_uid.get(row.uid or "")
+        if pod is None or not pod.exit_held or pod.terminating or pod.is_over or row.claim_purpose not in RUNNERS:
+            continue
+        if remaining() < RESERVE:
+            return
+        try:
+            detach_runner(
+                rt.kube,
+                namespace=observed.pool.namespace,
+                name=pod.name,
+                uid=pod.uid,
+                attempt=row.attempt_id,
+                policy=calls(SWEEP_ROW),
+            )
+        except UpstreamError as error:  # an error of one Pod must not stop the other Pods (L14)
+            log.warning("pod.not_detached", pod=pod.name, error=meaning_of(error))
