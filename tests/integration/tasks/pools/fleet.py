@@ -6,14 +6,16 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from k8s_adapters.client import MERGE_PATCH, Json
+from k8s_adapters.client import MERGE_PATCH, Json, object_path
 from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.pods import PodSeen
+from ostler.errors import Forbidden
 from tasks.claims.retire import retire
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
 from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
+from tests.waiting import eventually
 
 OLD, NEW = "runner:1", "runner:2"
 
@@ -138,3 +140,24 @@ def no_node_takes(stage: Stage, name: str) -> None:
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
     stage.kube.request("PATCH", path, body={"status": {"conditions": [told]}}, content_type=MERGE_PATCH)
+
+
+def limit_pods(stage: Stage, count: int, *, name: str = "few") -> str:
+    """Create a quota of Pods and wait until the API server applies it; return its path."""
+    path = object_path("resourcequotas", namespace=stage.namespace)
+    stage.kube.request("POST", path, body={"metadata": {"name": name}, "spec": {"hard": {"pods": str(count)}}})
+    eventually(lambda: "hard" in (stage.kube.request("GET", f"{path}/{name}").get("status") or {}))
+    pod = {"metadata": {"generateName": "probe-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+    def applies() -> bool:
+        try:
+            stage.kube.request(
+                "POST", object_path("pods", namespace=stage.namespace), body=pod, query={"dryRun": "All"}
+            )
+        except Forbidden:
+            return True
+        return False
+
+    if count == 0:  # the admission reads quotas from a cache, which can be older than the status
+        eventually(applies)
+    return f"{path}/{name}"

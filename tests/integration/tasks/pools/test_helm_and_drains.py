@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,8 @@ from lab.manifests import Kinds
 from ostler.errors import Gone
 from tests.guard import collector_policy, until_refused
 from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen, tick
+from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)  # a cold cache builds Helm first
 
@@ -74,16 +75,24 @@ def work(stage: Stage, pool: str, job: int) -> tuple[str, int]:
     return busy_pod(stage, job, name=min(pods_of(stage, pool)), stamped=True)
 
 
+def after_drains(stage: Stage, condition: Callable[[], bool]) -> None:
+    """Let the drain go on until a condition holds: for a moment, admission may refuse what a new release allows."""
+
+    def holds() -> bool:
+        drain(stage)
+        return condition()
+
+    eventually(holds, within=60)
+
+
 def test_a_pool_renamed_and_rolled_back_while_it_is_busy_kills_nothing(release: Release) -> None:
     stage = release.stage
     release.upgrade("old")
-    tick(stage)
+    after_drains(stage, lambda: len(pods_of(stage, "old")) == 2)
     name, claim = work(stage, "old", 7)
 
     release.upgrade("new")
-    drain(stage)
-    assert pods_of(stage, "old") == {name}
-    assert len(pods_of(stage, "new")) == 2
+    after_drains(stage, lambda: pods_of(stage, "old") == {name} and len(pods_of(stage, "new")) == 2)
 
     # Helm cannot bring back what is still there; it says so, and changes nothing.
     with pytest.raises(helm.HelmRefused, match='cannot patch "old"'):
@@ -94,48 +103,39 @@ def test_a_pool_renamed_and_rolled_back_while_it_is_busy_kills_nothing(release: 
     assert len(pods_of(stage, "new")) == 2
 
     end_job(stage, name, claim)
-    drain(stage)
-    assert seen(stage, "old") is None
+    after_drains(stage, lambda: seen(stage, "old") is None)
     release.roll_back(1)
-    drain(stage)
-    assert len(pods_of(stage, "old")) == 2
+    after_drains(stage, lambda: len(pods_of(stage, "old")) == 2)
     # The revision that failed has no pool of this name, so it is nobody's now, and serves on.
     assert other in pods_of(stage, "new")
     delete(stage, "new")
-    drain(stage)
-    assert pods_of(stage, "new") == {other}
+    after_drains(stage, lambda: pods_of(stage, "new") == {other})
     end_job(stage, other, second)
-    drain(stage)
-    assert seen(stage, "new") is None
+    after_drains(stage, lambda: seen(stage, "new") is None)
     assert stage.service_accounts() == {"default", *pods_of(stage, "old")}
 
 
 def test_a_pool_dropped_by_the_chart_and_one_uninstalled_drain(release: Release) -> None:
     stage = release.stage
     release.upgrade("old", "kept")
-    tick(stage)
+    after_drains(stage, lambda: len(stage.pods()) == 4)
     name, claim = work(stage, "old", 7)
     kept = pods_of(stage, "kept")
 
     release.upgrade("kept")
-    drain(stage)
-    assert pods_of(stage, "old") == {name}
+    after_drains(stage, lambda: pods_of(stage, "old") == {name})
     end_job(stage, name, claim)
-    drain(stage)
-    assert seen(stage, "old") is None
+    after_drains(stage, lambda: seen(stage, "old") is None)
     assert pods_of(stage, "kept") == kept
 
     release.roll_back()
-    drain(stage)
-    assert len(pods_of(stage, "old")) == 2
+    after_drains(stage, lambda: len(pods_of(stage, "old")) == 2)
     name, claim = work(stage, "old", 8)
 
     release.uninstall()
-    drain(stage)
-    assert set(stage.pods()) == {name}
+    after_drains(stage, lambda: set(stage.pods()) == {name})
     until_refused(stage.kube, stage.namespace, refused=True)
     end_job(stage, name, claim)
-    drain(stage)
-    assert [seen(stage, "old"), seen(stage, "kept")] == [None, None]
+    after_drains(stage, lambda: seen(stage, "old") is None and seen(stage, "kept") is None)
     assert stage.pods() == {}
     assert stage.service_accounts() == {"default"}

@@ -11,6 +11,7 @@ from tests.integration.tasks.pools.fleet import (
     condition,
     kept,
     kubelet_says,
+    limit_pods,
     new_tick,
     polls,
     reasons,
@@ -151,10 +152,7 @@ def test_unusable_image_degrades_a_pool_at_once_and_a_missing_one_after_the_time
 
 
 def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
-    path = f"/api/v1/namespaces/{stage.namespace}/resourcequotas"
-    quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
-    stage.kube.request("POST", path, body=quota)
-    eventually(lambda: "hard" in (stage.kube.request("GET", f"{path}/few").get("status") or {}))
+    quota = limit_pods(stage, 1)
     pool(stage, replicas=2, timeout="1h")
     beats(stage)
     kept(stage)
@@ -171,7 +169,7 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     assert "pods" in found["message"]
     assert condition(stage, "Degraded")["status"] == "False"
 
-    stage.kube.request("DELETE", f"{path}/few")
+    stage.kube.request("DELETE", quota)
 
     def filled() -> bool:
         kept(stage)

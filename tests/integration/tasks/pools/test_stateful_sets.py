@@ -29,6 +29,7 @@ from tests.integration.tasks.pools.fleet import (
     NEW,
     beats,
     images,
+    limit_pods,
     no_node_takes,
     polls,
     reasons,
@@ -268,8 +269,7 @@ def test_a_stateful_set_without_a_row_is_removed_by_the_sweep(stage: Stage) -> N
     stage.rows("DELETE FROM offers")
     stage.rows("UPDATE runner_pods SET gone_at = now()")
     # A quota that allows no Pod: the StatefulSet stays without a Pod.
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    stage.kube.request("POST", object_path("resourcequotas", namespace=stage.namespace), body=quota)
+    limit_pods(stage, 0)
     stage.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
     eventually(lambda: stage.pods() == {})
     assert sets(stage) == {name.removesuffix("-0")}
@@ -410,8 +410,7 @@ def test_an_account_that_an_earlier_runner_left_does_not_block_its_name(stage: S
 
 
 def test_a_pod_that_the_controller_cannot_create_is_named_in_the_condition(stage: Stage) -> None:
-    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}}
-    stage.kube.request("POST", object_path("resourcequotas", namespace=stage.namespace), body=quota)
+    quota = limit_pods(stage, 1)
     stage.pool(replicas=2, **SETS)
 
     def is_named() -> bool:
@@ -419,12 +418,11 @@ def test_a_pod_that_the_controller_cannot_create_is_named_in_the_condition(stage
         tick(stage)
         polls(stage)
         ready = next(each for each in status(stage)["conditions"] if each["type"] == "Ready")
-        return bool(ready["reason"] == "QuotaExceeded" and "exceeded quota: none" in ready["message"])
+        return bool(ready["reason"] == "QuotaExceeded" and "exceeded quota: few" in ready["message"])
 
     eventually(is_named)
     assert len(stage.pods()) == 1  # the other runner of the pool goes on
-    path = object_path("resourcequotas", namespace=stage.namespace, name="none")
-    stage.kube.request("DELETE", path)
+    stage.kube.request("DELETE", quota)
 
     def is_ready() -> bool:
         stage.rows("UPDATE pools SET status_at = NULL, create_after = NULL")
@@ -444,7 +442,7 @@ def test_a_name_in_use_does_not_count_as_an_accepted_pod(stage: Stage, monkeypat
     stage.pool(replicas=0, **SETS)
     tick(stage)
     spec(stage, replicas=1)
-    stage.rows("UPDATE pools SET start_trouble = 'quota', start_detail = 'exceeded quota: none' RETURNING id")
+    stage.rows("UPDATE pools SET start_trouble = 'quota', start_detail = 'exceeded quota: few' RETURNING id")
 
     def in_use(*_: Any, **__: Any) -> None:
         raise Conflict("another object has the name")

@@ -24,7 +24,7 @@ from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import delete, drain, seen, tick
-from tests.integration.tasks.pools.fleet import NEW, new_tick, polls, spec
+from tests.integration.tasks.pools.fleet import NEW, limit_pods, new_tick, polls, spec
 from tests.integration.tasks.pools.test_stateful_sets import CACHE, SETS, finish, grown, sets, started, volumes
 from tests.waiting import eventually
 
@@ -33,8 +33,7 @@ DELETE = {**CACHE, "reclaim": "Delete"}
 
 def refuse_pods(stage: Stage) -> None:
     """Have a quota that allows no Pod."""
-    body = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    stage.kube.request("POST", object_path("resourcequotas", namespace=stage.namespace), body=body)
+    limit_pods(stage, 0, name="none")
 
 
 def accept_pods(stage: Stage) -> None:
@@ -448,8 +447,7 @@ def test_a_held_pod_whose_row_says_gone_does_not_stay(stage: Stage) -> None:
 def test_a_surge_that_a_quota_refuses_is_not_tried_again_and_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, workload: str
 ) -> None:
-    body = {"metadata": {"name": "two"}, "spec": {"hard": {"pods": "2"}}}
-    stage.kube.request("POST", object_path("resourcequotas", namespace=stage.namespace), body=body)
+    limit_pods(stage, 2)
     stage.pool(replicas=2, workload=workload)
     grown(stage, 2)
     tried: set[str] = set()
