@@ -90,9 +90,8 @@ def start(stage: Stage, client: KubeClient, namespace: str, **settings: float) -
     """Return a web process; keys that a token asks for are fetched each time."""
     verifier = TokenVerifier(client=client, audience=AUDIENCE, refetch_every=0.0)
     own = changed(stage.settings, **settings)
-    return stage.start_web(
-        cluster=KubernetesCluster(client=client, verifier=verifier, settings=own), namespace=namespace
-    )
+    cluster = KubernetesCluster(client=client, verifier=verifier, settings=own)
+    return stage.start_web(cluster=cluster, namespace=namespace, **settings)
 
 
 @pytest.fixture
