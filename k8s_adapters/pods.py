@@ -54,9 +54,10 @@ class PodSeen:
 
     `company` is True if a container other than `poller` and `runner` has not terminated. Init containers that run as
     sidecars are ignored, because the kubelet ends them when all other containers have ended. `of_a_pool` is True if an
-    owner reference of the Pod names a pool. `started_at` is the time at which the kubelet accepted the Pod. The kubelet
-    ends the Pod `active_deadline` seconds after `started_at`. `exit_held` is True if the Pod has the finalizer
-    `EXIT_FINALIZER`. `ends_by` is the end of the grace period of a Pod that is being deleted.
+    owner reference of the Pod names a pool, `of_a_set` if one names a StatefulSet. `started_at` is the time at which
+    the kubelet accepted the Pod. The kubelet ends the Pod `active_deadline` seconds after `started_at`. `exit_held` is
+    True if the Pod has the finalizer `EXIT_FINALIZER`. `ends_by` is the end of the grace period of a Pod that is being
+    deleted.
     """
 
     name: str
@@ -83,6 +84,7 @@ class PodSeen:
     attachable_volumes: bool = False
     company: bool = False
     of_a_pool: bool = False
+    of_a_set: bool = False
     deletion_at: datetime | None = None
     started_at: datetime | None = None
     active_deadline: int | None = None
@@ -239,6 +241,7 @@ def read_pod(item: Json) -> PodSeen:
             each.get("kind") == KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/")
             for each in metadata.get("ownerReferences") or ()
         ),
+        of_a_set=any(each.get("kind") == "StatefulSet" for each in metadata.get("ownerReferences") or ()),
         deletion_at=_deletion_at(metadata),
         started_at=datetime.fromisoformat(status["startTime"]) if status.get("startTime") else None,
         active_deadline=(item.get("spec") or {}).get("activeDeadlineSeconds"),

@@ -16,7 +16,7 @@ from k8s_adapters.names import EXIT_FINALIZER
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.owners.owner import Owner
 from k8s_adapters.owners.stateful_set import APPS, KIND
-from k8s_adapters.pods import list_pods
+from k8s_adapters.pods import get_pod, list_pods
 from k8s_adapters.resources import becomes_true
 from ostler.errors import Forbidden, Invalid, Retryable, UpstreamError
 from rules.pools.workloads import pod_name_of
@@ -85,14 +85,19 @@ def detach_runner(
 ) -> bool:
     """Remove the owner of one runner without its Pod, then the finalizer of the Pod with this UID.
 
-    Return False if the garbage collector did not take the owner off the Pod within `within` seconds. The Pod then keeps
-    its finalizer until the next call. Raises the errors of `KubeClient.request`.
+    `attempt` is the attempt in the annotation of the Pod, so that the owner of this Pod is found. The Pod keeps its
+    finalizer, and the result is False, if the garbage collector did not take the owner off the Pod within `within`
+    seconds, or if the Pod is over or is being deleted: its exit must be recorded first. Raises the errors of
+    `KubeClient.request`.
     """
     owner = owner_of(name)
     found = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
     if found is not None and not found.ending:
         owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
     if not is_orphaned(client, owner, namespace=namespace, name=name, attempt=attempt, within=within, policy=policy):
+        return False
+    pod = get_pod(client, namespace=namespace, name=name, policy=policy)
+    if pod is None or pod.uid != uid or pod.of_a_set or pod.terminating or pod.is_over:
         return False
     owner.release(client, namespace=namespace, name=name, uid=uid, policy=policy)
     return True

@@ -31,7 +31,6 @@ from tasks.claims.retire import send_retire
 from tasks.pools.create_pods import RESERVE, create_pods
 from tasks.pools.deadlines import limit_jobs
 from tasks.pools.delete_volumes import delete_volumes
-from tasks.pools.detach import detach_busy_pods
 from tasks.pools.finished_pods import handle_missing, handle_spent
 from tasks.pools.observe import Observed
 from tasks.pools.plan import Planned
@@ -49,7 +48,7 @@ The finalizer of a Pod is removed after the end of its StatefulSet. The next rec
 
 
 def act(rt: Runtime, planned: Planned) -> None:
-    """Carry out a committed plan: publish Events, wake matchers, send retirements, detach, create Pods, delete volumes.
+    """Carry out a committed plan: publish Events, wake matchers, send retirements, create Pods, delete volumes.
 
     The Events are published first, because no later reconcile would publish them if the creation of a Pod failed.
     """
@@ -64,7 +63,6 @@ def act(rt: Runtime, planned: Planned) -> None:
         send_release(rt, claim_id)
     for trouble in committed.failed_starts:
         telemetry.FAILED_STARTS.labels(trouble).inc()
-    detach_busy_pods(rt, planned)
     if committed.create:
         create_pods(rt, planned)
     delete_volumes(rt, planned)

@@ -18,6 +18,7 @@ from ostler.task_names import RECONCILE
 from rules.pools.volumes import Reclaim
 from tasks.pools import pod_lists
 from tasks.pools.act import act, finish_jobs, finish_pods
+from tasks.pools.detach import detach_busy_pods
 from tasks.pools.finalizers import remove_finalizer_if_empty
 from tasks.pools.observe import PoolName, list_pool, observe
 from tasks.pools.plan import Planned, plan
@@ -89,7 +90,7 @@ def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
     The list was made before the steps read any row (law L8). Pods that are over are finished in two steps, because
     calls that GitHub does not answer might use up the remaining time. The first step finishes the Pods without a live
     job claim, which needs no call to GitHub. The plan then replaces these Pods. The second step finishes the other
-    Pods, after the status is written.
+    Pods, after the status is written. Only a pool that drains has Pods to detach, and their detachment is not urgent.
     """
     observed = observe(rt, pool, listed)
     complete = finish_pods(rt, observed, observed.over)
@@ -97,6 +98,7 @@ def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
     act(rt, planned)
     report(rt, planned)
     finish_jobs(rt, planned, complete=complete)
+    detach_busy_pods(rt, planned)
     return planned
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from k8s_adapters import finalizers
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
-from k8s_adapters.owners import stateful_set
+from k8s_adapters.owners import detaching, stateful_set
 from k8s_adapters.owners.volumes import list_volumes
 from models.db.engine import transaction
 from models.pools import pool_plans
@@ -210,6 +210,56 @@ def test_a_pod_that_cannot_be_detached_now_does_not_stop_the_others(
 
     eventually(are_detached)
     assert not any(pod.terminating for pod in stage.pods().values())
+
+
+def test_a_pod_that_ended_after_the_list_keeps_its_finalizer(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (name,) = started(stage, 1)
+    busy_pod(stage, name=name)
+    real = detaching.is_orphaned
+
+    def ends_meanwhile(*args: Any, **named: Any) -> bool:
+        finish(stage, name)
+        return real(*args, **named)
+
+    monkeypatch.setattr(detaching, "is_orphaned", ends_meanwhile)
+    delete(stage)
+    tick(stage)
+
+    assert stage.pods()[name].exit_held
+    assert sets(stage) == set()
+    tick(stage)
+    (row,) = stage.rows("SELECT terminal_at, runner_exit_code FROM runner_pods WHERE name = :name", name=name)
+    assert (row.terminal_at is not None, row.runner_exit_code) == (True, 0)
+
+
+def test_the_pod_of_another_attempt_is_detached_from_its_own_stateful_set(stage: Stage) -> None:
+    (name,) = started(stage, 1)
+    busy_pod(stage, name=name)
+    stage.rows("UPDATE runner_pods SET attempt_id = 'another'")
+    delete(stage)
+
+    def is_detached() -> bool:
+        tick(stage)
+        return not stage.pods()[name].exit_held
+
+    eventually(is_detached)
+    assert sets(stage) == set()
+    assert not stage.pods()[name].terminating
+
+
+def test_a_busy_pod_without_a_claim_is_detached_too(stage: Stage) -> None:
+    (name,) = started(stage, 1)
+    _, claim = busy_pod(stage, name=name)
+    stage.rows("UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() WHERE id = :id", id=claim)
+    stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success'")
+    delete(stage)
+
+    def is_detached() -> bool:
+        tick(stage)
+        return not stage.pods()[name].exit_held
+
+    eventually(is_detached)
+    assert not stage.pods()[name].terminating
 
 
 def test_a_warm_pod_that_somebody_deletes_is_replaced_by_another_runner(stage: Stage) -> None:
