@@ -33,7 +33,7 @@ from k8s_adapters.names import (
     SERVICE_ACCOUNT_ANNOTATION,
     UNCLAIMED,
 )
-from k8s_adapters.owners.detaching import is_orphaned
+from k8s_adapters.owners.detaching import end_owner, is_orphaned
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.pods import get_pod, read_pod
 from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
@@ -376,16 +376,6 @@ def _objects_with_name(client: KubeClient, *, namespace: str, name: str, policy:
         with suppress(Gone):
             found.append(client.request("GET", path, accept=METADATA_ONLY, policy=policy)["metadata"])
     return found
-
-
-def end_owner(
-    client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None = None
-) -> None:
-    """End the owner of a runner, unless it is ending already or another attempt created it. Its Pod stays."""
-    owner = owner_of(name)
-    found = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
-    if found is not None and not found.ending:
-        owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
 
 
 def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:

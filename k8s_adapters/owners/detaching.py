@@ -80,27 +80,33 @@ def detach_runner(
     name: str,
     uid: str,
     attempt: str,
-    within: float = 0.5,
+    within: float,
     policy: RetryPolicy | None = None,
-) -> bool:
+) -> None:
     """Remove the owner of one runner without its Pod, then the finalizer of the Pod with this UID.
 
     `attempt` is the attempt in the annotation of the Pod, so that the owner of this Pod is found. The Pod keeps its
-    finalizer, and the result is False, if the garbage collector did not take the owner off the Pod within `within`
-    seconds, or if the Pod is over or is being deleted: its exit must be recorded first. Raises the errors of
-    `KubeClient.request`.
+    finalizer if the garbage collector did not take the owner off the Pod within `within` seconds, or if the Pod is over
+    or is being deleted: its exit must be recorded first. Raises the errors of `KubeClient.request`.
     """
+    owner = owner_of(name)
+    end_owner(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
+    if not is_orphaned(client, owner, namespace=namespace, name=name, attempt=attempt, within=within, policy=policy):
+        return
+    pod = get_pod(client, namespace=namespace, name=name, policy=policy)
+    if pod is None or pod.uid != uid or pod.of_a_set or pod.terminating or pod.is_over:
+        return
+    owner.release(client, namespace=namespace, name=name, uid=uid, policy=policy)
+
+
+def end_owner(
+    client: KubeClient, *, namespace: str, name: str, attempt: str | None, policy: RetryPolicy | None = None
+) -> None:
+    """End the owner of a runner, unless it is ending already or another attempt created it. Its Pod stays."""
     owner = owner_of(name)
     found = owner.find(client, namespace=namespace, name=name, attempt=attempt, policy=policy)
     if found is not None and not found.ending:
         owner.end(client, namespace=namespace, name=name, uid=found.uid, policy=policy)
-    if not is_orphaned(client, owner, namespace=namespace, name=name, attempt=attempt, within=within, policy=policy):
-        return False
-    pod = get_pod(client, namespace=namespace, name=name, policy=policy)
-    if pod is None or pod.uid != uid or pod.of_a_set or pod.terminating or pod.is_over:
-        return False
-    owner.release(client, namespace=namespace, name=name, uid=uid, policy=policy)
-    return True
 
 
 def is_orphaned(

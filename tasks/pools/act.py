@@ -41,7 +41,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 OWNERS_SECONDS = 1.0
-"""Seconds that one call of `finish_pods` waits for the ends of StatefulSets, for all Pods together.
+"""Seconds that one step of a reconcile waits for the ends of StatefulSets, for all Pods together.
 
 The finalizer of a Pod is removed after the end of its StatefulSet. The next reconcile handles the other Pods.
 """

@@ -19,16 +19,13 @@ from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.machines import RUNNERS
 from tasks.claims.evidence import judge
+from tasks.pools.act import OWNERS_SECONDS
 from tasks.pools.create_pods import RESERVE
 from tasks.pools.plan import Planned
 from tasks.worker.base import SWEEP_ROW, calls, remaining
 from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-
-ORPHANED_SECONDS = 1.0
-"""Seconds that one reconcile waits for the ends of StatefulSets, for all Pods together."""
 
 
 def detach_busy_pods(rt: Runtime, planned: Planned) -> None:
@@ -39,7 +36,7 @@ def detach_busy_pods(rt: Runtime, planned: Planned) -> None:
     if not planned.given.leaving:
         return
     observed = planned.observed
-    until = time.monotonic() + ORPHANED_SECONDS
+    until = time.monotonic() + OWNERS_SECONDS
     rows = list(planned.pod_rows)
     random.shuffle(rows)  # so that a Pod that cannot be detached does not always come first (L14)
     for row in rows:

@@ -142,11 +142,11 @@ def no_node_takes(stage: Stage, name: str) -> None:
     stage.kube.request("PATCH", path, body={"status": {"conditions": [told]}}, content_type=MERGE_PATCH)
 
 
-def limit_pods(stage: Stage, count: int, *, name: str = "few") -> str:
+def limit_pods(stage: Stage, count: int) -> str:
     """Create a quota of Pods and wait until the API server applies it; return its path."""
     path = object_path("resourcequotas", namespace=stage.namespace)
-    stage.kube.request("POST", path, body={"metadata": {"name": name}, "spec": {"hard": {"pods": str(count)}}})
-    eventually(lambda: "hard" in (stage.kube.request("GET", f"{path}/{name}").get("status") or {}))
+    stage.kube.request("POST", path, body={"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(count)}}})
+    eventually(lambda: "hard" in (stage.kube.request("GET", f"{path}/few").get("status") or {}))
     pod = {"metadata": {"generateName": "probe-"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 
     def applies() -> bool:
@@ -160,4 +160,4 @@ def limit_pods(stage: Stage, count: int, *, name: str = "few") -> str:
 
     if count == 0:  # the admission reads quotas from a cache, which can be older than the status
         eventually(applies)
-    return f"{path}/{name}"
+    return f"{path}/few"

@@ -163,18 +163,23 @@ def test_a_deleted_pool_drains_and_leaves_nothing(stage: Stage) -> None:
     assert sets(stage) == set()
 
 
+def wait_until_detached(stage: Stage) -> None:
+    """Reconcile until no Pod has the finalizer."""
+
+    def are_detached() -> bool:
+        tick(stage)
+        return not any(pod.exit_held for pod in stage.pods().values())
+
+    eventually(are_detached)
+
+
 def test_a_busy_pod_of_a_deleted_pool_ends_without_ostler(stage: Stage) -> None:
     first, _ = started(stage, 2)
     name, claim = busy_pod(stage, name=first)
     before = stage.pods()[name]
     delete(stage)
 
-    def is_detached() -> bool:
-        tick(stage)
-        return not stage.pods()[name].exit_held
-
-    eventually(is_detached)
-
+    wait_until_detached(stage)
     found = stage.pods()[name]
     assert (found.uid, found.terminating, found.runner_ready) == (before.uid, False, before.runner_ready)
     assert name.removesuffix("-0") not in sets(stage)
@@ -204,11 +209,7 @@ def test_a_pod_that_cannot_be_detached_now_does_not_stop_the_others(
     assert sets(stage) == set()
     assert all(pod.exit_held for pod in stage.pods().values())
 
-    def are_detached() -> bool:
-        tick(stage)
-        return not any(pod.exit_held for pod in stage.pods().values())
-
-    eventually(are_detached)
+    wait_until_detached(stage)
     assert not any(pod.terminating for pod in stage.pods().values())
 
 
@@ -238,11 +239,7 @@ def test_the_pod_of_another_attempt_is_detached_from_its_own_stateful_set(stage:
     stage.rows("UPDATE runner_pods SET attempt_id = 'another'")
     delete(stage)
 
-    def is_detached() -> bool:
-        tick(stage)
-        return not stage.pods()[name].exit_held
-
-    eventually(is_detached)
+    wait_until_detached(stage)
     assert sets(stage) == set()
     assert not stage.pods()[name].terminating
 
@@ -254,11 +251,7 @@ def test_a_busy_pod_without_a_claim_is_detached_too(stage: Stage) -> None:
     stage.rows("UPDATE jobs SET state = 'completed', conclusion = 'success'")
     delete(stage)
 
-    def is_detached() -> bool:
-        tick(stage)
-        return not stage.pods()[name].exit_held
-
-    eventually(is_detached)
+    wait_until_detached(stage)
     assert not stage.pods()[name].terminating
 
 

@@ -33,12 +33,12 @@ DELETE = {**CACHE, "reclaim": "Delete"}
 
 def refuse_pods(stage: Stage) -> None:
     """Have a quota that allows no Pod."""
-    limit_pods(stage, 0, name="none")
+    limit_pods(stage, 0)
 
 
 def accept_pods(stage: Stage) -> None:
     """Remove the quota."""
-    stage.kube.request("DELETE", object_path("resourcequotas", namespace=stage.namespace, name="none"))
+    stage.kube.request("DELETE", object_path("resourcequotas", namespace=stage.namespace, name="few"))
 
 
 def ticks(stage: Stage, count: int) -> None:
