@@ -12,12 +12,14 @@ import pytest
 
 from k8s_adapters import finalizers
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.names import OWNER_LABEL
 from k8s_adapters.owners import detaching
 from k8s_adapters.owners.detaching import Detached, detach_runners
 from k8s_adapters.owners.stateful_set import APPS, KIND
 from k8s_adapters.pods import list_pods
 from lab.control_plane import ClusterAccess
 from ostler.errors import Forbidden, Retryable
+from tests.contract.chart.test_admission_policy import evict
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import MakeRunner
 from tests.contract.owners.test_stateful_sets import assert_no_successor, created, finish, pod_of
@@ -111,6 +113,26 @@ def test_a_pod_that_must_not_be_changed_does_not_stop_the_others(
     with pytest.raises(Forbidden):
         detach_runners(admin, namespace=namespace)
     assert len(left(admin, namespace)) == 1
+
+
+@pytest.mark.usefixtures("fleet")
+def test_a_detached_pod_is_still_protected_by_a_disruption_budget(admin: KubeClient, namespace: str) -> None:
+    detach_runners(admin, namespace=namespace)
+    path = object_path("pods", namespace=namespace, name=RUNS)
+    admin.request("PATCH", path, body={"metadata": {"labels": {OWNER_LABEL: "1"}}}, content_type=MERGE_PATCH)
+    budget: Json = {
+        "metadata": {"name": "busy"},
+        "spec": {
+            "maxUnavailable": 0,
+            "selector": {"matchExpressions": [{"key": OWNER_LABEL, "operator": "Exists"}]},
+        },
+    }
+    budgets = object_path("poddisruptionbudgets", namespace=namespace, group="policy")
+    admin.request("POST", budgets, body=budget)
+    eventually(lambda: "observedGeneration" in (admin.request("GET", f"{budgets}/busy").get("status") or {}))
+    assert evict(admin, path) == 429
+    assert not created(admin, namespace, RUNS).terminating
+    assert evict(admin, object_path("pods", namespace=namespace, name=IDLE)) == 201
 
 
 def test_a_garbage_collector_that_does_not_work_is_named_and_finalizers_stay(
