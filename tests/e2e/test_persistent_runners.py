@@ -24,6 +24,7 @@ from lab.timings import timings
 from lab.verdict import judge
 from tests.e2e.test_workloads import Fleet as FleetOfWorkloads
 from tests.e2e.test_workloads import faults
+from tests.halts import make_halts
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
@@ -44,9 +45,7 @@ WITHIN = 240
 @pytest.fixture
 def halts(tmp_path: Path) -> Path:
     """The folder of the halting points."""
-    for name in ("armed", "halted"):
-        (tmp_path / "halts" / name).mkdir(parents=True)
-    return tmp_path / "halts"
+    return make_halts(tmp_path)
 
 
 @pytest.fixture

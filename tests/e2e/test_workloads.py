@@ -25,6 +25,7 @@ from lab.faults import Fault, FaultPlan
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
+from tests.halts import kill_worker_at, make_halts
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(1800)
@@ -58,9 +59,7 @@ def faults(*, seed: int) -> FaultPlan:
 @pytest.fixture
 def halts(tmp_path: Path) -> Path:
     """The folder of the halting points."""
-    for name in ("armed", "halted"):
-        (tmp_path / "halts" / name).mkdir(parents=True)
-    return tmp_path / "halts"
+    return make_halts(tmp_path)
 
 
 @pytest.fixture
@@ -110,17 +109,7 @@ class Fleet:
 
     def kill_at(self, step: str) -> None:
         """Kill the next worker that is about to carry out this step, and start another."""
-        (self.halts / "armed" / f"runner_end.before_{step}").touch()
-
-        def halted() -> Path | None:
-            return next((self.halts / "halted").glob(f"runner_end.before_{step}.*"), None)
-
-        found = eventually(halted, within=WITHIN, what=f"a worker before the step {step}")
-        pid = found.suffix.removeprefix(".")
-        found.unlink()
-        name = next(name for name, child in self.system.children.items() if str(child.pid) == pid)
-        self.system.children[name].kill()
-        self.system.restart(name)
+        kill_worker_at(self.system, self.halts, f"runner_end.before_{step}", within=WITHIN)
 
     def pods(self) -> Counter[str]:
         """Return the number of Pods of each pool that are not terminating."""
