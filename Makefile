@@ -17,7 +17,8 @@ FILES ?=
 BASE ?= origin/main
 MINUTES ?=
 # Tests that start a cluster of their own. Each needs namespaces of its own, because every cluster has the same addresses.
-OWN_CLUSTER := tests/integration/benchmarks tests/node/test_builds.py tests/node/test_container_jobs.py tests/node/test_ostler_in_cluster.py
+OWN_CLUSTER := tests/integration/benchmarks tests/node/test_builds.py tests/node/test_container_jobs.py tests/node/test_four_kinds.py \
+  tests/node/test_ostler_in_cluster.py
 NODE_TESTS = $(BIN)/ostler-lab node $(BIN)/pytest -m node
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
