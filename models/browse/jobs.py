@@ -256,4 +256,5 @@ def _near(db: Connection, job: Row[Any]) -> str | None:
         labels=job.labels,
         account_id=job.account_id,
         repository=job.repository,
+        public=bool(job.public),
     )

@@ -22,6 +22,8 @@ from models.upstream.backoffs import delete
 from rules.claims.machines import Purpose
 from rules.claims.mint_questions import REPOSITORY, asked_for
 from rules.claims.runner_names import make_runner_name
+from rules.pools.volumes import Reclaim
+from rules.routing.forks import private_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,8 @@ class MintWork(Leased):
     pool_id: int
     repository_id: int | None
     public: bool
+    private_only: bool
+    """True if the runner group must not admit public repositories (`rules.routing.forks.private_only`)."""
     pod_name: str
     pod_uid: str
     registers: bool = False
@@ -240,7 +244,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         text("""
             SELECT p.labels, p.runner_group_id, p.runner_group_name, coalesce(j.repository, '') AS repository,
                    coalesce(CAST(:repository_id AS bigint), j.repository_id) AS repository_id,
-                   coalesce(j.public, false) AS public,
+                   coalesce(j.public, false) AS public, p.volume_reclaim, p.registers_in, p.allow_forks,
                    CAST(:scope AS text) || CASE WHEN starts_with(:scope, 'repos/') THEN
                        coalesce('#' || coalesce(CAST(:repository_id AS bigint), j.repository_id), '')
                        ELSE '' END AS scope,
@@ -272,6 +276,11 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         pool_id=row.pool_id,
         repository_id=facts.repository_id,
         public=facts.public,
+        private_only=private_only(
+            retains=facts.volume_reclaim == Reclaim.RETAIN,
+            persistent=facts.registers_in is not None,
+            allow_forks=facts.allow_forks,
+        ),
         pod_name=pod_name,
         pod_uid=row.pod_uid,
         registers=row.purpose == Purpose.REGISTER,

@@ -171,7 +171,7 @@ class _Router:
         self._db = db
         self._events = events
         self._now = now
-        self._choices: dict[tuple[tuple[str, ...], int, str, Origin], PoolChoice] = {}
+        self._choices: dict[tuple[tuple[str, ...], int, str, bool, Origin], PoolChoice] = {}
         self._groups = GroupBook(db, now=now)
         self.strangers = False
         """True if a routed job's account is held, and GitHub was not asked yet whether the account owns the App."""
@@ -181,8 +181,8 @@ class _Router:
         return routes(self._db)
 
     @functools.cached_property
-    def _groups_wanted(self) -> dict[int, int | str]:
-        return {pool.id: pool.runner_group for pool in self._pools}
+    def _by_id(self) -> dict[int, PoolLabels]:
+        return {pool.id: pool for pool in self._pools}
 
     @functools.cached_property
     def _origins(self) -> Mapping[int, Origin]:
@@ -208,7 +208,7 @@ class _Router:
             organization=event.owner_type == "Organization",
             repository=event.repository,
             installation_id=event.installation_id,
-            group=None if pool_id is None else self._groups_wanted[pool_id],
+            group=None if pool_id is None else self._by_id[pool_id].runner_group,
         )
 
     def route(self, event: WorkflowJobEvent) -> Route:
@@ -245,13 +245,15 @@ class _Router:
     def _group(self, event: WorkflowJobEvent, choice: PoolChoice) -> Wait | None:
         if choice.pool_id is None:
             return None
+        pool = self._by_id[choice.pool_id]
         wanted = Wanted(
-            group=self._groups_wanted[choice.pool_id],
+            group=pool.runner_group,
             installation_id=event.installation_id,
             repository=event.repository,
             repository_id=event.repository_id,
             organization=event.owner_type == "Organization",
             public=event.public,
+            private_only=pool.private_only,
         )
         return self._groups.wait(wanted)
 
@@ -266,10 +268,15 @@ class _Router:
 
     def _choose(self, event: WorkflowJobEvent) -> PoolChoice:
         origin = self._origins.get(event.run_id, Origin.UNKNOWN) if event.public else Origin.HERE
-        key = (event.labels, event.owner_id, event.repository, origin)
+        key = (event.labels, event.owner_id, event.repository, event.public, origin)
         if key not in self._choices:
             self._choices[key] = choose_pool(
-                self._pools, labels=event.labels, account_id=event.owner_id, repository=event.repository, origin=origin
+                self._pools,
+                labels=event.labels,
+                account_id=event.owner_id,
+                repository=event.repository,
+                public=event.public,
+                origin=origin,
             )
         return self._choices[key]
 

@@ -14,6 +14,7 @@ from models.claims.matching import PoolShape
 from models.db.base import Base, Serial
 from models.db.sql import text
 from rules.pools.pod_security import PodSecurity
+from rules.pools.volumes import Reclaim
 from rules.routing.labels import PoolLabels
 
 
@@ -117,7 +118,7 @@ def routes(db: Connection) -> list[PoolLabels]:
     rows = db.execute(
         text("""
             SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories, allow_forks, name,
-                   pod_security, runner_group_id, runner_group_name
+                   pod_security, runner_group_id, runner_group_name, volume_reclaim, registers_in
             FROM pools WHERE deleted_at IS NULL AND NOT draining
         """)
     )
@@ -132,6 +133,8 @@ def routes(db: Connection) -> list[PoolLabels]:
             elevated=PodSecurity(row.pod_security).elevated,
             name=row.name,
             runner_group=row.runner_group_id if row.runner_group_name is None else row.runner_group_name,
+            retains=row.volume_reclaim == Reclaim.RETAIN,
+            persistent=row.registers_in is not None,
         )
         for row in rows
     ]

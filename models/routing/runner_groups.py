@@ -61,7 +61,8 @@ class Wanted:
     """The runner group that a pool asks for, and facts about the job that needs the group.
 
     `group` is the number or the name of the group. `organization` is True if the owner of the repository is an
-    organisation. `public` is True if the repository is public.
+    organisation. `public` is True if the repository is public. `private_only` is True if the group must not admit
+    public repositories (`rules.routing.forks.private_only`).
     """
 
     group: int | str
@@ -70,6 +71,7 @@ class Wanted:
     repository_id: int | None
     organization: bool
     public: bool
+    private_only: bool
 
     @property
     def owner(self) -> str:
@@ -158,6 +160,7 @@ def _judge(
         organization=wanted.organization,
         repository=wanted.repository,
         public=wanted.public,
+        private_only=wanted.private_only,
         groups=groups,
         visible=visible,
     )

@@ -22,7 +22,7 @@ from models.upstream.backoffs import WaitBook, keys_of
 from rules.routing.access import Access
 from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
-from rules.routing.labels import choose_pool, detail_of
+from rules.routing.labels import PoolLabels, choose_pool, detail_of
 from rules.routing.routing import Route, Wait, route
 
 _LIFTED_HERE = [
@@ -268,7 +268,7 @@ class _Router:
         self._db = db
         self._now = now
         self._pools = routes(db)
-        self._groups = {pool.id: pool.runner_group for pool in self._pools}
+        self._by_id = {pool.id: pool for pool in self._pools}
         self._book = GroupBook(db, now=now)
         self._kinds: dict[tuple[Any, ...], tuple[Route, Sequence[tuple[str, str]]]] = {}
         self._waits = WaitBook(db, (key for row in rows for key in self._kind(row)[1]), now=now)
@@ -329,13 +329,13 @@ class _Router:
     def _route(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
         origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
         about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
-        choice = choose_pool(self._pools, **about, origin=origin)
-        group = None if choice.pool_id is None else self._groups[choice.pool_id]
+        choice = choose_pool(self._pools, **about, public=bool(row.public), origin=origin)
+        pool = None if choice.pool_id is None else self._by_id[choice.pool_id]
         to = route(
             choice,
             detail=detail_of(choice, **about),
             budget_count=row.budget_count,
-            group=None if group is None else self._book.wait(_wanted(row, group)),
+            group=None if pool is None else self._book.wait(_wanted(row, pool)),
             backoff=None,
             access=Access(row.access),
         )
@@ -344,7 +344,7 @@ class _Router:
             organization=row.scope.startswith("orgs/"),
             repository=row.repository,
             installation_id=row.installation_id,
-            group=group,
+            group=None if pool is None else pool.runner_group,
         )
         return to, keys
 
@@ -404,12 +404,13 @@ def _match(db: Connection, rows: Sequence[Row[Any]], router: _Router, *, now: da
     return Rematched(places={}, pools=frozenset(woken), lifted=tuple(lifted), asks=frozenset(asks))
 
 
-def _wanted(row: Row[Any], group: int | str) -> Wanted:
+def _wanted(row: Row[Any], pool: PoolLabels) -> Wanted:
     return Wanted(
-        group=group,
+        group=pool.runner_group,
         installation_id=row.installation_id,
         repository=row.repository,
         repository_id=row.repository_id,
         organization=row.scope.startswith("orgs/"),
         public=bool(row.public),
+        private_only=pool.private_only,
     )

@@ -22,6 +22,17 @@ class Origin(StrEnum):
     UNKNOWN = "unknown"
 
 
+def private_only(*, retains: bool, persistent: bool, allow_forks: bool) -> bool:
+    """Return True if no public repository may use the runner group of a pool.
+
+    GitHub gives a registered runner the job of any repository that the group admits, so of a public repository also the
+    jobs of forks. `retains`: later runners get the volumes of earlier runners. `persistent`: a runner runs several
+    jobs. In both cases, a job of a fork could read and change what other jobs use. A persistent pool whose runners have
+    no such volumes can accept this with `allow_forks`.
+    """
+    return retains or (persistent and not allow_forks)
+
+
 def origin_of(
     *, event: str, repository_id: int, head_repository_id: int | None, pull_request_heads: Sequence[int | None]
 ) -> Origin:

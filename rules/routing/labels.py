@@ -1,11 +1,13 @@
 """Choice of the pool for a job.
 
-A pool serves a job under three conditions:
+A pool serves a job under four conditions:
 
 - The pool's labels cover the job's labels, ignoring case.
 - The pool's allow lists name the job's account and repository, or are empty.
 - The job is not from a fork, or the pool allows forks. A pool above the Pod Security level `restricted` must allow
   forks in two fields of its spec.
+- The job's repository is private, or the pool's runners keep no volumes for later jobs. GitHub might give the job of a
+  fork to each runner that may execute jobs of a public repository.
 
 If several pools serve the job, the pool with exactly the job's labels gets the job. If there is no such pool, the pool
 with the fewest labels gets the job. Among pools with the same number of labels, the pool with the highest
@@ -20,8 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
-from rules.routing.forks import Origin
+from rules.routing.forks import Origin, private_only
 from rules.routing.holds import HoldReason
 
 MOST_REFUSALS = 3
@@ -35,6 +38,7 @@ class Rule(StrEnum):
     REPOSITORIES = "allowedRepositories"
     FORKS = "allowForks"
     ELEVATED_FORKS = "security.allowForks"
+    VOLUMES = "volumes.reclaim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class PoolLabels:
     `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. Among equal
     pools, the pool with the highest `routing_priority` gets the job. `runner_group` is the number or the name of a
     group of the job's owner. `elevated` is True if the pool is above the Pod Security level `restricted`. In this case,
-    `allow_forks` is True only if both fields of the spec allow forks.
+    `allow_forks` is True only if both fields of the spec allow forks. `retains` is True if later runners get the
+    volumes of earlier runners, and `persistent` if a runner runs several jobs.
     """
 
     id: int
@@ -56,6 +61,13 @@ class PoolLabels:
     elevated: bool = False
     name: str = ""
     runner_group: int | str = 1
+    retains: bool = False
+    persistent: bool = False
+
+    @property
+    def private_only(self) -> bool:
+        """Return True if no public repository may use the runner group of the pool."""
+        return private_only(retains=self.retains, persistent=self.persistent, allow_forks=self.allow_forks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +99,33 @@ def choose_pool(
     labels: Iterable[str],
     account_id: int,
     repository: str,
+    public: bool = False,
     origin: Origin = Origin.HERE,
 ) -> PoolChoice:
     """Return the choice of the pool for a job with these labels (any case), account, repository and origin.
+
+    `public`: True if the repository is public.
 
     If the origin is unknown and the choice depends on the origin, the job is held.
     """
     wanted = frozenset(label.lower() for label in labels)
     covering = [pool for pool in pools if wanted and wanted <= pool.labels]
-    here = _choose(covering, account_id=account_id, full_name=repository.lower(), fork=origin is Origin.FORK)
+    decide = partial(_choose, covering, account_id=account_id, full_name=repository.lower(), public=public)
+    here = decide(fork=origin is Origin.FORK)
     if origin is not Origin.UNKNOWN:
         return here
-    fork = _choose(covering, account_id=account_id, full_name=repository.lower(), fork=True)
+    fork = decide(fork=True)
     if (here.pool_id, here.hold_reason) == (fork.pool_id, fork.hold_reason):
         return here
     return PoolChoice(pool_id=None, hold_reason=HoldReason.ORIGIN_UNKNOWN, candidates=here.candidates)
 
 
-def _choose(covering: Sequence[PoolLabels], *, account_id: int, full_name: str, fork: bool) -> PoolChoice:
+def _choose(covering: Sequence[PoolLabels], *, account_id: int, full_name: str, public: bool, fork: bool) -> PoolChoice:
     ranked = sorted(covering, key=_rank)
-    rules = {pool.id: refusing_rule(pool, account_id=account_id, full_name=full_name, fork=fork) for pool in ranked}
+    rules = {
+        pool.id: refusing_rule(pool, account_id=account_id, full_name=full_name, public=public, fork=fork)
+        for pool in ranked
+    }
     serving = [pool for pool in ranked if rules[pool.id] is None]
     if not serving:
         refusals = tuple(Refusal(pool.name, rule) for pool in ranked if (rule := rules[pool.id]) is not None)
@@ -119,10 +138,12 @@ def _choose(covering: Sequence[PoolLabels], *, account_id: int, full_name: str, 
     return PoolChoice(pool_id=tied[0], hold_reason=None, candidates=tuple(pool.id for pool in serving))
 
 
-def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bool) -> Rule | None:
+def refusing_rule(
+    pool: PoolLabels, *, account_id: int, full_name: str, public: bool = False, fork: bool
+) -> Rule | None:
     """Return the rule of a pool that refuses a job, or None if the pool serves the job.
 
-    The pool must cover the job's labels. `full_name` is in lower case.
+    The pool must cover the job's labels. `full_name` is in lower case. `public`: True if the repository is public.
     """
     if pool.allowed_accounts and account_id not in pool.allowed_accounts:
         return Rule.ACCOUNTS
@@ -130,7 +151,7 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, fork: bo
         return Rule.REPOSITORIES
     if fork and not pool.allow_forks:
         return Rule.ELEVATED_FORKS if pool.elevated else Rule.FORKS
-    return None
+    return Rule.VOLUMES if public and pool.retains else None
 
 
 def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, repository: str) -> str | None:
@@ -162,6 +183,8 @@ def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
             return f"its {rule} do not name {repository}"
         case Rule.FORKS:
             return f"its {rule} is false, and the run comes from a fork of {repository}"
+        case Rule.VOLUMES:
+            return f"its {rule} is Retain, and {repository} is public, so a job of a fork could reach its volumes"
         case Rule.ELEVATED_FORKS:
             return (
                 f"it is above the Pod Security level restricted, so it serves the fork of {repository} only if both "

@@ -15,6 +15,8 @@ from enum import StrEnum
 DEFAULT = 1
 DEFAULT_NAME = "default"
 
+_KEPT = "what the runners of the pool keep for later jobs"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
@@ -61,30 +63,39 @@ def judge_group(
     organization: bool,
     repository: str,
     public: bool,
+    private_only: bool = False,
     groups: Sequence[GroupSeen] | None = None,
     visible: Collection[int] | None = None,
 ) -> GroupVerdict:
     """Return whether a job of this repository may use `wanted`, the runner group of its pool.
+
+    `private_only`: True if the group must not admit public repositories (`rules.routing.forks.private_only`).
 
     `groups` has all groups of the organisation, or is None if GitHub was not asked for them. `visible` has the numbers
     of the groups that the repository may use, or is None if GitHub was not asked for them. Nearly all jobs belong to a
     private repository, and their pools name the default group by its number. Such a job needs no question, because
     GitHub would almost always confirm the group.
     """
+    if private_only and public:
+        return GroupVerdict(refusal=f"{repository} is public, so a job of a fork could reach {_KEPT}")
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:
         if default:
             return GroupVerdict(group_id=DEFAULT)
         told = f"{_tell(wanted)} cannot be used by {repository}: {owner} is a user account, which has no runner groups"
         return GroupVerdict(refusal=told)
-    if wanted == DEFAULT and not public:
+    if wanted == DEFAULT and not public and not private_only:
         return GroupVerdict(group_id=DEFAULT)
     if groups is None:
         return GroupVerdict(ask=Ask.GROUPS)
     group = _find(wanted, groups)
     if group is None:
         return GroupVerdict(refusal=f"{_tell(wanted)} does not exist in organisation {owner}", everywhere=True)
-    if public and (not group.public or group.visibility == "private"):
+    admits_public = group.public and group.visibility != "private"
+    if private_only and admits_public:
+        told = f"{_tell(wanted)} of {owner} admits public repositories, so a job of a fork could reach {_KEPT}"
+        return GroupVerdict(refusal=told, everywhere=True)
+    if public and not admits_public:
         told = f"{_tell(wanted)} of {owner} does not admit public repositories, and {repository} is public"
         return GroupVerdict(refusal=told)
     if group.visibility not in {"all", "private"}:

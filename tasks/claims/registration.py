@@ -21,6 +21,7 @@ from ostler.secrets import Secret
 from rules.claims.registrations import describe_registration
 from rules.routing.scopes import Scope
 from tasks.claims.release import send_release
+from tasks.routing.runner_groups import Refused, check_registration
 from tasks.worker.app import VISIBILITY_TIMEOUT
 from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
@@ -48,6 +49,7 @@ def request_token(rt: Runtime, work: steps.MintWork) -> None:
         give_up(rt, work, reason="no installation of the App is known for its account")
         return
     try:
+        check_registration(rt, work, left=lambda: remaining(seconds) / 2)
         token = rt.github.registration_token(
             installation_id=work.installation_id,
             scope=Scope.parse(work.scope),
@@ -55,6 +57,9 @@ def request_token(rt: Runtime, work: steps.MintWork) -> None:
         )
     except RateLimited as error:
         wait(rt, work, error)
+        return
+    except Refused as refused:
+        give_up(rt, work, reason=str(refused.verdict.refusal))
         return
     except UpstreamError as error:
         give_up(rt, work, reason=f"GitHub did not give a registration token: {meaning_of(error)}")

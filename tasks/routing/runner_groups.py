@@ -38,14 +38,34 @@ class Refused(Exception):
 
 def wanted_of(work: MintWork) -> Wanted:
     """Return the runner group that a mint needs, together with the repository that the group must admit."""
+    scope = Scope.parse(work.scope)
     return Wanted(
         group=work.runner_group,
         installation_id=work.installation_id,
-        repository=work.repository,
+        repository=work.repository or f"{scope.login}/",
         repository_id=work.repository_id,
-        organization=Scope.parse(work.scope).repository_name is None,
+        organization=scope.repository_name is None,
         public=work.public,
+        private_only=work.private_only,
     )
+
+
+def check_registration(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> None:
+    """Check that no job of a fork can reach the persistent runner that a claim registers.
+
+    The runner has no job and no repository yet, so only the group as a whole is checked. `left` returns the seconds
+    that the call may take. Raises `Refused` if the runner must not be registered in its group. Raises also what
+    GitHub's adapter raises.
+    """
+    wanted = wanted_of(work)
+    if not (wanted.organization and wanted.private_only):
+        return
+    judged = _judge(rt, wanted)
+    if judged.verdict.ask is Ask.GROUPS:
+        _ask(rt, wanted, Ask.GROUPS, login=wanted.owner, seconds=left())
+        judged = _judge(rt, wanted)
+    if judged.verdict.group_id is None and judged.verdict.ask is not Ask.VISIBLE:
+        raise _refused(wanted, judged)
 
 
 def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
@@ -64,10 +84,14 @@ def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:
         judged = _judge(rt, wanted)
     if judged.verdict.group_id is not None:
         return judged.verdict.group_id
+    raise _refused(wanted, judged)
+
+
+def _refused(wanted: Wanted, judged: Judged) -> Refused:
     refusal = judged.verdict
     if refusal.refusal is None:
         refusal = GroupVerdict(refusal="GitHub did not say which repositories its runner group admits")
-    raise Refused(wanted, refusal, judged.until or utcnow() + runner_groups.REFUSED_FOR)
+    return Refused(wanted, refusal, judged.until or utcnow() + runner_groups.REFUSED_FOR)
 
 
 def _judge(rt: Runtime, wanted: Wanted) -> Judged:

@@ -21,6 +21,7 @@ from tasks.routing.run_origins import ask_run
 from tasks.sweeps.rematch import rematch
 from tests.integration.models.webhook_rows import deliver, queued
 from tests.integration.tasks.conftest import Stage, run_seen
+from tests.rows import insert_pool
 
 HERE, FORK = 5, 66
 DEFAULT = GroupSeen(id=1, name="Default", visibility="all", public=False)
@@ -314,6 +315,63 @@ def test_a_public_repository_is_not_sent_to_a_group_that_admits_none(clusterless
     mint.run(claim_id=claim(clusterless, public=True))
     assert github.minted_in == []
     assert "does not admit public repositories" in job(clusterless).hold_detail
+
+
+def retains(stage: Stage) -> None:
+    """Let later runners of the pool get the volumes of earlier ones."""
+    stage.rows("UPDATE pools SET workload = 'StatefulSet', volume_reclaim = 'Retain', volume_shape = 's'")
+
+
+def test_a_runner_with_retained_volumes_joins_no_group_for_public_repositories(
+    clusterless: Stage, github: AskedGitHub
+) -> None:
+    retains(clusterless)
+    github.groups = [replace(DEFAULT, public=True)]
+    mint.run(claim_id=claim(clusterless))
+    assert (github.minted_in, github.asked) == ([], ["groups"])
+    assert job(clusterless).hold_reason == "runner_group"
+    assert job(clusterless).hold_detail == (
+        "runner group 1 of acme admits public repositories, so a job of a fork could reach what the runners of the "
+        "pool keep for later jobs"
+    )
+    came(clusterless, 2, public=False, installation_id=501)
+    assert job(clusterless, 2).hold_reason == "runner_group"
+
+    github.groups = [DEFAULT]
+    clusterless.rows("UPDATE runner_group_lists SET read_at = now() - interval '11 min'")
+    clusterless.rows("UPDATE jobs SET not_before = now() - interval '1 s' WHERE id = 2")
+    rematch.run()
+    assert job(clusterless, 2).hold_reason is None
+    mint.run(claim_id=claim(clusterless, 3))
+    assert (github.minted_in, github.asked) == ([1], ["groups", "groups"])
+
+
+@pytest.mark.usefixtures("github")
+def test_the_jobs_of_a_public_repository_go_to_the_pool_without_retained_volumes(clusterless: Stage) -> None:
+    retains(clusterless)
+    came(clusterless, 1)
+    ask_run.run(run_id=900)
+    assert job(clusterless).hold_detail == (
+        "pool small: its volumes.reclaim is Retain, and acme/app is public, so a job of a fork could reach its volumes"
+    )
+
+    insert_pool(clusterless.rt.engine, uid="q", namespace="none", name="cold", labels=["self-hosted"])
+    clusterless.rows("UPDATE pools SET allow_forks = true, routing_priority = -1 WHERE uid = 'q'")
+    rematch.run()
+    came(clusterless, 2)
+    came(clusterless, 3, public=False)
+    names = {row.id: row.name for row in clusterless.rows("SELECT id, name FROM pools")}
+    assert [names[job(clusterless, each).pool_id] for each in (1, 2, 3)] == ["cold", "cold", "small"]
+
+
+def test_a_public_repository_whose_job_was_claimed_before_gets_no_retained_volume(
+    clusterless: Stage, github: AskedGitHub
+) -> None:
+    held = claim(clusterless, public=True)
+    retains(clusterless)
+    mint.run(claim_id=held)
+    assert github.minted_in == []
+    assert "acme/app is public, so a job of a fork could reach" in job(clusterless).hold_detail
 
 
 def test_group_refused_by_github_is_looked_up_again(clusterless: Stage, github: AskedGitHub) -> None:

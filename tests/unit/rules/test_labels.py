@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,9 +34,13 @@ def pool(
 
 
 def choose(
-    pools: Iterable[PoolLabels], *labels: str, account_id: int = ACME, origin: Origin = Origin.HERE
+    pools: Iterable[PoolLabels],
+    *labels: str,
+    account_id: int = ACME,
+    public: bool = False,
+    origin: Origin = Origin.HERE,
 ) -> PoolChoice:
-    return choose_pool(pools, labels=labels, account_id=account_id, repository="Acme/App", origin=origin)
+    return choose_pool(pools, labels=labels, account_id=account_id, repository="Acme/App", public=public, origin=origin)
 
 
 def told(choice: PoolChoice) -> str:
@@ -121,6 +126,40 @@ def test_pool_above_restricted_that_admits_forks_once_is_named_with_both_fields(
     assert admitted.pool_id == 1
 
 
+@pytest.mark.parametrize("origin", list(Origin))
+def test_a_pool_with_retained_volumes_serves_private_repositories_only(origin: Origin) -> None:
+    cached, other = replace(pool(1, "linux", priority=1), retains=True), pool(2, "linux", forks=True)
+
+    assert choose([cached, other], "linux").pool_id == 1
+    assert choose([cached, other], "linux", public=True, origin=origin).pool_id == 2
+    assert choose([cached], "linux", public=True, origin=Origin.HERE).hold_reason is HoldReason.NOT_ALLOWED
+
+
+def test_a_public_repository_is_told_why_a_pool_with_retained_volumes_refuses_it() -> None:
+    refused = choose([replace(pool(1, "linux"), retains=True)], "linux", public=True)
+    assert told(refused) == (
+        "pool pool-1: its volumes.reclaim is Retain, and Acme/App is public, so a job of a fork could reach its volumes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("retains", "persistent", "forks", "expected"),
+    [
+        (False, False, False, False),
+        (False, False, True, False),
+        (False, True, False, True),
+        (False, True, True, False),
+        (True, False, False, True),
+        (True, True, True, True),
+    ],
+)
+def test_the_group_of_runners_that_keep_data_admits_no_public_repository(
+    retains: bool, persistent: bool, forks: bool, expected: bool
+) -> None:
+    found = replace(pool(1, "linux", forks=forks), retains=retains, persistent=persistent)
+    assert found.private_only is expected
+
+
 def test_an_unknown_origin_holds_a_job_unless_it_makes_no_difference() -> None:
     unknown = Origin.UNKNOWN
 
@@ -141,21 +180,31 @@ POOLS = st.lists(
         allowed_accounts=st.frozensets(st.sampled_from([ACME, OTHER])),
         allowed_repositories=st.frozensets(st.sampled_from(["acme/app", "acme/other"])),
         allow_forks=st.booleans(),
+        retains=st.booleans(),
     ),
     unique_by=lambda each: each.id,
     max_size=6,
 )
 
 
-@given(pools=POOLS, labels=st.lists(NAMES, max_size=4))
+@given(pools=POOLS, labels=st.lists(NAMES, max_size=4), public=st.booleans())
 def test_what_is_decided_before_the_origin_is_known_stays_right_whatever_it_is(
-    pools: list[PoolLabels], labels: list[str]
+    pools: list[PoolLabels], labels: list[str], public: bool
 ) -> None:
-    before = choose(pools, *labels, origin=Origin.UNKNOWN)
+    before = choose(pools, *labels, public=public, origin=Origin.UNKNOWN)
     if before.pool_id is not None:
-        assert {choose(pools, *labels, origin=origin).pool_id for origin in (Origin.HERE, Origin.FORK)} == {
-            before.pool_id
-        }
+        after = {choose(pools, *labels, public=public, origin=origin).pool_id for origin in (Origin.HERE, Origin.FORK)}
+        assert after == {before.pool_id}
+
+
+@given(pools=POOLS, labels=st.lists(NAMES, max_size=4), origin=st.sampled_from(Origin))
+def test_no_job_of_a_public_repository_gets_a_pool_with_retained_volumes(
+    pools: list[PoolLabels], labels: list[str], origin: Origin
+) -> None:
+    choice = choose(pools, *labels, public=True, origin=origin)
+    retaining = {each.id for each in pools if each.retains}
+    assert choice.pool_id not in retaining
+    assert retaining.isdisjoint(choice.candidates) or choice.hold_reason is HoldReason.ORIGIN_UNKNOWN
 
 
 @given(pools=POOLS, labels=st.lists(NAMES, max_size=4), data=st.data())

@@ -21,6 +21,7 @@ def judge(
     *,
     organization: bool = True,
     public: bool = False,
+    private_only: bool = False,
     groups: Sequence[GroupSeen] | None = GROUPS,
     visible: Collection[int] | None = None,
 ) -> GroupVerdict:
@@ -30,6 +31,7 @@ def judge(
         organization=organization,
         repository="acme/app",
         public=public,
+        private_only=private_only,
         groups=groups,
         visible=visible,
     )
@@ -57,6 +59,29 @@ def test_one_that_does_not_exist_is_refused_for_every_repository(wanted: int | s
 def test_a_public_repository_needs_a_group_that_admits_those(wanted: int | str) -> None:
     assert "does not admit public repositories" in str(judge(wanted, public=True).refusal)
     assert judge("ci", public=True).group_id == 4
+
+
+@pytest.mark.parametrize(("wanted", "number"), [(1, 1), ("default", 1), ("inside", 6)])
+def test_a_pool_whose_runners_keep_data_gets_a_group_without_public_repositories(
+    wanted: int | str, number: int
+) -> None:
+    assert judge(wanted, private_only=True, groups=None).ask is Ask.GROUPS
+    assert judge(wanted, private_only=True).group_id == number
+    assert judge("Secret", private_only=True).ask is Ask.VISIBLE
+
+
+def test_a_group_for_public_repositories_is_refused_to_such_a_pool_for_every_job() -> None:
+    refused = judge("ci", private_only=True)
+    assert refused.everywhere
+    assert "runner group 'ci' of acme admits public repositories" in str(refused.refusal)
+
+
+@pytest.mark.parametrize("organization", [True, False])
+def test_such_a_pool_serves_no_public_repository(organization: bool) -> None:
+    refused = judge(1, private_only=True, public=True, organization=organization, groups=None)
+    assert "acme/app is public, so a job of a fork could reach" in str(refused.refusal)
+    assert not refused.everywhere
+    assert judge(1, private_only=True, organization=False, groups=None).group_id == 1
 
 
 def test_of_selected_repositories_github_is_asked_which_they_are() -> None:

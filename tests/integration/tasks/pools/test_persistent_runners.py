@@ -21,6 +21,7 @@ from ostler.errors import Busy, Forbidden, Retryable, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.registrations import REGISTERS_AGAIN
 from rules.intake.events import WorkflowJobEvent
+from rules.routing.runner_groups import GroupSeen
 from tasks.claims.dispatch import dispatch
 from tasks.claims.mint import mint
 from tasks.claims.release import release
@@ -47,6 +48,14 @@ class GitHub:
         self.runners: dict[str, RunnerSeen] = {}
         self.deletions: list[str] = []
         self.fails: UpstreamError | None = None
+        self.groups = [GroupSeen(id=1, name="Default", visibility="all", public=False)]
+        self.lists = 0
+
+    def list_runner_groups(self, **_call: Any) -> list[GroupSeen]:
+        self.lists += 1
+        if self.fails is not None:
+            raise self.fails
+        return self.groups
 
     def registration_token(self, **_call: Any) -> Secret:
         if self.fails is not None:
@@ -267,6 +276,39 @@ def test_a_refused_token_leaves_a_warm_pod_and_one_test_after_a_growing_wait(sta
     stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '601 s' WHERE id = ANY(:ids)", ids=third)
     sweep(stage)
     assert "its runner did not come online within 600 s" in degraded(stage)
+
+
+@pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize("visibility", ["all", "selected"])
+def test_no_runner_joins_a_group_for_public_repositories_without_allowed_forks(
+    stage: Stage, github: GitHub, visibility: str
+) -> None:
+    github.groups = [GroupSeen(id=1, name="Default", visibility=visibility, public=True)]
+    stage.pool(replicas=2, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    claims = match(stage)
+    mints(stage, claims)
+    releases(stage)
+    assert {row.state for row in stage.rows("SELECT state FROM claims")} == {"ended"}
+    assert "runner group 1 of acme admits public repositories" in degraded(stage)
+    assert github.lists == 1, "the list is kept"
+
+    spec(stage, allowForks=True)
+    tick(stage)
+    stage.rows("UPDATE claims SET ended_at = ended_at - interval '1 hour'")
+    (claim_id,) = match(stage)
+    mints(stage, [claim_id])
+    assert delivers(stage, [claim_id])
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_group_of_selected_private_repositories_is_enough_for_a_registration(stage: Stage, github: GitHub) -> None:
+    github.groups = [GroupSeen(id=1, name="Default", visibility="selected", public=False)]
+    claims = registered(stage, github, 2)
+    assert len(claims) == 2
+    assert github.lists == 1
 
 
 def degraded(stage: Stage) -> str:
