@@ -297,7 +297,7 @@ def _routing() -> Json:
             "type": "boolean",
             "default": False,
             "description": "Whether the pool serves jobs of runs that come from a fork. If the repository is public, "
-            "anyone on the internet can start such runs.",
+            "anyone on the internet can start such runs. Persistent pools without it serve private repositories only.",
         },
     }
 
@@ -519,8 +519,8 @@ def _volumes() -> Json:
                 "enum": [each.value for each in Reclaim],
                 "default": Reclaim.RETAIN.value,
                 "description": "What becomes of the volumes of a runner that has ended. `Retain`: the next new runner "
-                "of the pool gets them, with their contents. `Delete`: they are deleted, and every runner begins with "
-                "empty volumes. This field cannot be changed.",
+                "of the pool gets them, with their contents; such a pool serves private repositories only. `Delete`: "
+                "they are deleted, and every runner begins with empty volumes. This field cannot be changed.",
                 "x-kubernetes-validations": [
                     {
                         "rule": "self == oldSelf",

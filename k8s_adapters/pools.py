@@ -44,9 +44,10 @@ from k8s_adapters.runner_scripts import SCRIPTS_FOLDER, scripts_name
 from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.pools import pod_template
 from rules.pools.hook_names import LONGEST_POOL
-from rules.pools.pod_security import PodSecurity
+from rules.pools.pod_security import PodSecurity, admits_forks
 from rules.pools.volumes import Reclaim
 from rules.pools.workloads import LONGEST_STATEFUL_POOL, Lifecycle, Workload
+from rules.routing import forks
 from rules.routing.scopes import Scope
 from rules.upstream.retry import RetryPolicy
 
@@ -55,7 +56,7 @@ _TEMPLATE_VERSION = 4  # increase this version if a change of Ostler makes anoth
 _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
 _BUILDER_VERSION = 2  # increase this version if a change of Ostler makes another builder from the same spec
 _STATEFUL_SET_VERSION = 1  # increase this version if a change of Ostler makes another StatefulSet from the same spec
-_PERSISTENT_VERSION = 1  # increase this version if a change of Ostler makes another persistent Pod from the same spec
+_PERSISTENT_VERSION = 2  # increase this version if a change of Ostler makes another persistent Pod from the same spec
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
 _MODES = (CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND)
@@ -361,6 +362,13 @@ def read_pool(item: Json) -> PoolSeen:
     problems.extend(refused)
     workload = _workload(spec, metadata["name"], problems)
     volumes = _volumes(spec, workload, overlay, problems)
+    group = _group(spec.get("runnerGroup", 1), problems)
+    allow_forks = spec.get("allowForks") is True
+    private_only = forks.private_only(
+        retains=volumes is not None and volumes.reclaim is Reclaim.RETAIN,
+        persistent=registers_in is not None,
+        allow_forks=admits_forks(level, allow_forks=allow_forks, elevated_forks=elevated_forks),
+    )
     deleted_at = metadata.get("deletionTimestamp")
     return PoolSeen(
         uid=metadata["uid"],
@@ -370,7 +378,7 @@ def read_pool(item: Json) -> PoolSeen:
         resource_version=str(metadata.get("resourceVersion", "")),
         image=image,
         runner_labels=labels,
-        runner_group=_group(spec.get("runnerGroup", 1), problems),
+        runner_group=group,
         vcpu_millicores=vcpu,
         memory_mib=memory,
         ephemeral_storage_mib=disk,
@@ -392,7 +400,7 @@ def read_pool(item: Json) -> PoolSeen:
         allowed_accounts=tuple(int(account) for account in spec.get("allowedAccounts") or ()),
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),
-        allow_forks=spec.get("allowForks") is True,
+        allow_forks=allow_forks,
         pod_template=None if refused else overlay,
         template_hash=template_hash(
             image=image,
@@ -407,6 +415,8 @@ def read_pool(item: Json) -> PoolSeen:
             workload=workload,
             volumes=volumes,
             registers_in=registers_in,
+            runner_group=group,
+            private_only=private_only,
         ),
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
@@ -633,6 +643,8 @@ def template_hash(
     workload: Workload = Workload.POD,
     volumes: Volumes | None = None,
     registers_in: Scope | None = None,
+    runner_group: int | str = 1,
+    private_only: bool = True,
 ) -> str:
     """Return 16 hex digits that identify the fields that shape a Pod. The digits are a valid label value.
 
@@ -642,7 +654,8 @@ def template_hash(
     level of the pool, and whether its runner may gain privileges. `security` is part of the hash only above the
     level `restricted`. The workload and the claims of `volumes` are part of the hash only for the workload
     `StatefulSet`. What becomes of a volume after its runner does not shape a Pod. The scope of persistent runners is
-    part of the hash only if it is not None.
+    part of the hash only if it is not None, together with their runner group and whether it must not admit public
+    repositories: runners of an older spec must leave.
     """
     shape = [_TEMPLATE_VERSION, image, vcpu_millicores, memory_mib, ephemeral_storage_mib]
     if overlay is not None:
@@ -659,7 +672,7 @@ def template_hash(
         claims = () if volumes is None else volumes.claims
         shape.append(["workload", workload, _STATEFUL_SET_VERSION, *map(dataclasses.astuple, claims)])
     if registers_in is not None:
-        shape.append(["persistent", _PERSISTENT_VERSION, str(registers_in)])
+        shape.append(["persistent", _PERSISTENT_VERSION, str(registers_in), runner_group, private_only])
     content = json.dumps(shape, sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

@@ -224,7 +224,8 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
             return Explanation(
                 WaitsFor.POOL,
                 f"Pools have the labels of the job ({labels}), but no pool is allowed to serve the job: {detail}.",
-                "Relax this rule in the spec of the RunnerPool, or add a pool that allows the job. The job continues "
+                "Relax this rule in the spec of the RunnerPool, or add a pool that allows the job. The fields "
+                "volumes.reclaim and lifecycle cannot be changed (docs/operations/volumes.md). The job continues "
                 "within a minute. Allow jobs of forks only in pools whose nodes and network you would lend to "
                 "strangers (docs/security.md).",
             )
@@ -240,12 +241,11 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.RUNNER_GROUP:
             return Explanation(
                 WaitsFor.POOL,
-                f"GitHub would not assign the job to a runner of the pool: {detail}. The runner group is checked again "
-                f"at {until}.",
+                f"The runner group of the pool does not fit the job: {detail}. The group is checked again at {until}.",
                 (
-                    "In the organisation: Settings, Actions, Runner groups: create the group, or allow this "
-                    "repository (and public ones). Or correct runnerGroup of the RunnerPool. The job then continues "
-                    "within a minute."
+                    "In the organisation: Settings, Actions, Runner groups: create the group, or correct which "
+                    "repositories it admits, as the reason says. Or correct runnerGroup of the RunnerPool. The job "
+                    "then continues within a minute."
                 ),
             )
         case HoldReason.TWO_POOLS:

@@ -78,6 +78,20 @@ def _repository_id(db: Connection, account_id: int, repository: str) -> int | No
     return found
 
 
+def is_public(db: Connection, *, account_id: int, repository: str) -> bool:
+    """Return True if the newest known job of a repository (`owner/name`) says that the repository is public."""
+    found: bool | None = db.execute(
+        text("""
+            SELECT j.public FROM (
+                SELECT id, repository, public FROM jobs WHERE account_id = :account ORDER BY id DESC LIMIT :most
+            ) j
+            WHERE lower(j.repository) = lower(:repository) ORDER BY j.id DESC LIMIT 1
+        """),
+        {"account": account_id, "repository": repository, "most": SEARCHED_JOBS},
+    ).scalar()
+    return bool(found)
+
+
 def scopes_without_home(db: Connection) -> list[str]:
     """Return the scopes of persistent pools whose owner has no installation that Ostler knows."""
     rows = db.execute(

@@ -251,7 +251,7 @@ class _Router:
             installation_id=event.installation_id,
             repository=event.repository,
             repository_id=event.repository_id,
-            organization=event.owner_type == "Organization",
+            organization=event.owner_type == "Organization" and pool.has_group,
             public=event.public,
             private_only=pool.private_only,
         )

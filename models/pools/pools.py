@@ -134,7 +134,7 @@ def routes(db: Connection) -> list[PoolLabels]:
             name=row.name,
             runner_group=row.runner_group_id if row.runner_group_name is None else row.runner_group_name,
             retains=row.volume_reclaim == Reclaim.RETAIN,
-            persistent=row.registers_in is not None,
+            registers_in=row.registers_in,
         )
         for row in rows
     ]

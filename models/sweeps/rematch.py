@@ -410,7 +410,7 @@ def _wanted(row: Row[Any], pool: PoolLabels) -> Wanted:
         installation_id=row.installation_id,
         repository=row.repository,
         repository_id=row.repository_id,
-        organization=row.scope.startswith("orgs/"),
+        organization=row.scope.startswith("orgs/") and pool.has_group,
         public=bool(row.public),
         private_only=pool.private_only,
     )

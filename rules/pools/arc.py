@@ -215,6 +215,7 @@ def _lifecycle(made: Converted, runner: Json) -> None:
         )
     made.spec |= {"lifecycle": Lifecycle.PERSISTENT.value, "registration": scope}
     made.became("ephemeral", "lifecycle persistent")
+    made.asks("allowForks", "no runner joins a group for public repositories; set allowForks to true to allow it")
     for name in scope:
         made.became(name, f"registration.{name}")
 

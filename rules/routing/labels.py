@@ -6,8 +6,8 @@ A pool serves a job under four conditions:
 - The pool's allow lists name the job's account and repository, or are empty.
 - The job is not from a fork, or the pool allows forks. A pool above the Pod Security level `restricted` must allow
   forks in two fields of its spec.
-- The job's repository is private, or the pool's runners keep no volumes for later jobs. GitHub might give the job of a
-  fork to each runner that may execute jobs of a public repository.
+- The job's repository is private, or the pool's runners keep nothing for later jobs. GitHub might give the job of a
+  fork to each runner that may execute jobs of a public repository (`rules.routing.forks.private_only`).
 
 If several pools serve the job, the pool with exactly the job's labels gets the job. If there is no such pool, the pool
 with the fewest labels gets the job. Among pools with the same number of labels, the pool with the highest
@@ -39,6 +39,7 @@ class Rule(StrEnum):
     FORKS = "allowForks"
     ELEVATED_FORKS = "security.allowForks"
     VOLUMES = "volumes.reclaim"
+    PERSISTENT = "lifecycle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class PoolLabels:
     pools, the pool with the highest `routing_priority` gets the job. `runner_group` is the number or the name of a
     group of the job's owner. `elevated` is True if the pool is above the Pod Security level `restricted`. In this case,
     `allow_forks` is True only if both fields of the spec allow forks. `retains` is True if later runners get the
-    volumes of earlier runners, and `persistent` if a runner runs several jobs.
+    volumes of earlier runners. `registers_in` is the scope of persistent runners, or None.
     """
 
     id: int
@@ -62,12 +63,18 @@ class PoolLabels:
     name: str = ""
     runner_group: int | str = 1
     retains: bool = False
-    persistent: bool = False
+    registers_in: str | None = None
 
     @property
     def private_only(self) -> bool:
-        """Return True if no public repository may use the runner group of the pool."""
-        return private_only(retains=self.retains, persistent=self.persistent, allow_forks=self.allow_forks)
+        """Return True if the pool serves private repositories only."""
+        persistent = self.registers_in is not None
+        return private_only(retains=self.retains, persistent=persistent, allow_forks=self.allow_forks)
+
+    @property
+    def has_group(self) -> bool:
+        """Return False if the pool's runners are registered in one repository, where no runner groups exist."""
+        return self.registers_in is None or self.registers_in.startswith("orgs/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +158,9 @@ def refusing_rule(
         return Rule.REPOSITORIES
     if fork and not pool.allow_forks:
         return Rule.ELEVATED_FORKS if pool.elevated else Rule.FORKS
-    return Rule.VOLUMES if public and pool.retains else None
+    if public and pool.private_only:
+        return Rule.VOLUMES if pool.retains else Rule.PERSISTENT
+    return None
 
 
 def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, repository: str) -> str | None:
@@ -185,6 +194,11 @@ def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
             return f"its {rule} is false, and the run comes from a fork of {repository}"
         case Rule.VOLUMES:
             return f"its {rule} is Retain, and {repository} is public, so a job of a fork could reach its volumes"
+        case Rule.PERSISTENT:
+            return (
+                f"its {rule} is persistent, its {Rule.FORKS} is false, and {repository} is public, so a job of a fork "
+                "could reach its runners"
+            )
         case Rule.ELEVATED_FORKS:
             return (
                 f"it is above the Pod Security level restricted, so it serves the fork of {repository} only if both "

@@ -41,20 +41,19 @@ def request_token(rt: Runtime, work: steps.MintWork) -> None:
     If GitHub refuses or does not answer, the claim is released. The pool then waits before it begins the next
     registration (`rules.claims.registrations`). After a rate limit, `resume` repeats the step.
     """
-    seconds = (work.lease_until - utcnow()).total_seconds() - COMMIT
-    if seconds <= 0:
-        log.warning("registration.stopped_because_lease_expired")
-        return
     if work.installation_id is None:
         give_up(rt, work, reason="no installation of the App is known for its account")
         return
     try:
-        check_registration(rt, work, left=lambda: remaining(seconds) / 2)
+        check_registration(rt, work, left=lambda: left(work) / 2)
         token = rt.github.registration_token(
             installation_id=work.installation_id,
             scope=Scope.parse(work.scope),
-            deadline_seconds=remaining(seconds),
+            deadline_seconds=left(work),
         )
+    except LeaseOver:
+        log.warning("registration.stopped_because_lease_expired")
+        return
     except RateLimited as error:
         wait(rt, work, error)
         return
@@ -65,6 +64,21 @@ def request_token(rt: Runtime, work: steps.MintWork) -> None:
         give_up(rt, work, reason=f"GitHub did not give a registration token: {meaning_of(error)}")
         return
     commit(rt, work, token)
+
+
+class LeaseOver(Exception):
+    """The lease of the step ends too soon for another call."""
+
+
+def left(work: steps.MintWork) -> float:
+    """Return how many seconds a call may take, so that enough time is left for the commit.
+
+    Raises `LeaseOver` if no time is left.
+    """
+    seconds = (work.lease_until - utcnow()).total_seconds() - COMMIT
+    if seconds <= 0:
+        raise LeaseOver
+    return remaining(seconds)
 
 
 def commit(rt: Runtime, work: steps.MintWork, token: Secret) -> None:

@@ -9,13 +9,17 @@ to GitHub.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
+from models.claims import registrations
 from models.claims.steps import MintWork
 from models.routing import runner_groups
 from models.routing.runner_groups import EVERY, GroupBook, Judged, Wanted, judge_blank
 from ostler.clock import utcnow
-from rules.routing.runner_groups import Ask, GroupVerdict
+from ostler.errors import Forbidden, Gone, Invalid, NotInstalled, Suspended
+from ostler.reasons import meaning_of
+from rules.routing.runner_groups import DEFAULT, Ask, GroupVerdict
 from rules.routing.scopes import Scope
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
@@ -42,7 +46,7 @@ def wanted_of(work: MintWork) -> Wanted:
     return Wanted(
         group=work.runner_group,
         installation_id=work.installation_id,
-        repository=work.repository or f"{scope.login}/",
+        repository=work.repository or f"{scope.login}/{scope.repository_name or ''}",
         repository_id=work.repository_id,
         organization=scope.repository_name is None,
         public=work.public,
@@ -53,13 +57,16 @@ def wanted_of(work: MintWork) -> Wanted:
 def check_registration(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> None:
     """Check that no job of a fork can reach the persistent runner that a claim registers.
 
-    The runner has no job and no repository yet, so only the group as a whole is checked. `left` returns the seconds
-    that the call may take. Raises `Refused` if the runner must not be registered in its group. Raises also what
-    GitHub's adapter raises.
+    The runner has no job yet. In an organisation, only the group as a whole is checked. A runner of one repository has
+    no group. `left` returns the seconds that the call may take. Raises `Refused` if the runner must not be registered.
+    Raises also what GitHub's adapter raises.
     """
     wanted = wanted_of(work)
-    if not (wanted.organization and wanted.private_only):
+    if not wanted.private_only:
         return
+    if not wanted.organization:
+        public = rt.transaction(registrations.is_public, account_id=work.account_id, repository=wanted.repository)
+        wanted = replace(wanted, group=DEFAULT, public=public)
     judged = _judge(rt, wanted)
     if judged.verdict.ask is Ask.GROUPS:
         _ask(rt, wanted, Ask.GROUPS, login=wanted.owner, seconds=left())
@@ -105,9 +112,17 @@ def _ask(rt: Runtime, wanted: Wanted, ask: Ask, *, login: str, seconds: float) -
     name = None
     if ask is Ask.VISIBLE:
         repository_id, name = wanted.repository_id or EVERY, wanted.repository.partition("/")[2]
-    groups = rt.github.list_runner_groups(
-        installation_id=installation_id, login=login, visible_to=name, deadline_seconds=seconds
-    )
+    try:
+        groups = rt.github.list_runner_groups(
+            installation_id=installation_id, login=login, visible_to=name, deadline_seconds=seconds
+        )
+    except (Forbidden, Gone, Invalid) as error:
+        if isinstance(error, Suspended | NotInstalled):
+            raise
+        # The refusal concerns only pools that need the list, so no mint of the account backs off.
+        told = f"GitHub did not list the runner groups of {login}: {error.words or meaning_of(error)}"
+        verdict = GroupVerdict(refusal=told, everywhere=True)
+        raise Refused(wanted, verdict, utcnow() + runner_groups.REFUSED_FOR) from error
     rt.transaction(
         runner_groups.store, installation_id=installation_id, repository_id=repository_id, groups=groups, now=NOW
     )

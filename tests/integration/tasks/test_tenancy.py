@@ -382,6 +382,18 @@ def test_group_refused_by_github_is_looked_up_again(clusterless: Stage, github: 
     assert clusterless.rows("SELECT * FROM runner_group_lists") == []
 
 
+@pytest.mark.parametrize("breaks", [Forbidden("403"), Gone("404")])
+def test_a_refused_list_of_groups_holds_the_jobs_of_its_pool_alone(
+    clusterless: Stage, github: AskedGitHub, breaks: UpstreamError
+) -> None:
+    wants_group(clusterless, "ci")
+    github.breaks = breaks
+    mint.run(claim_id=claim(clusterless))
+    assert job(clusterless).hold_reason == "runner_group"
+    assert job(clusterless).hold_detail.startswith("GitHub did not list the runner groups of acme: ")
+    assert clusterless.rows("SELECT 1 FROM backoffs WHERE failures > 0") == []
+
+
 def test_failed_list_of_groups_leaves_no_attempt_to_look_up(clusterless: Stage, github: AskedGitHub) -> None:
     wants_group(clusterless, "ci")
     github.breaks = Retryable("down")

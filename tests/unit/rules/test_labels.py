@@ -135,6 +135,25 @@ def test_a_pool_with_retained_volumes_serves_private_repositories_only(origin: O
     assert choose([cached], "linux", public=True, origin=Origin.HERE).hold_reason is HoldReason.NOT_ALLOWED
 
 
+def test_a_persistent_pool_without_forks_serves_private_repositories_only() -> None:
+    static, other = replace(pool(1, "linux", priority=1), registers_in="orgs/acme"), pool(2, "linux", forks=True)
+
+    assert choose([static, other], "linux").pool_id == 1
+    assert {choose([static, other], "linux", public=True, origin=origin).pool_id for origin in Origin} == {2}
+    refused = choose([static], "linux", public=True)
+    assert "its lifecycle is persistent, its allowForks is false, and Acme/App is public" in told(refused)
+    assert choose([replace(static, allow_forks=True)], "linux", public=True).pool_id == 1
+
+
+def test_runners_of_one_repository_have_no_group() -> None:
+    found = pool(1, "linux")
+    assert [replace(found, registers_in=each).has_group for each in (None, "orgs/acme", "repos/acme/app")] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_a_public_repository_is_told_why_a_pool_with_retained_volumes_refuses_it() -> None:
     refused = choose([replace(pool(1, "linux"), retains=True)], "linux", public=True)
     assert told(refused) == (
@@ -156,7 +175,8 @@ def test_a_public_repository_is_told_why_a_pool_with_retained_volumes_refuses_it
 def test_the_group_of_runners_that_keep_data_admits_no_public_repository(
     retains: bool, persistent: bool, forks: bool, expected: bool
 ) -> None:
-    found = replace(pool(1, "linux", forks=forks), retains=retains, persistent=persistent)
+    scope = "orgs/acme" if persistent else None
+    found = replace(pool(1, "linux", forks=forks), retains=retains, registers_in=scope)
     assert found.private_only is expected
 
 
@@ -181,6 +201,7 @@ POOLS = st.lists(
         allowed_repositories=st.frozensets(st.sampled_from(["acme/app", "acme/other"])),
         allow_forks=st.booleans(),
         retains=st.booleans(),
+        registers_in=st.none() | st.just("orgs/acme"),
     ),
     unique_by=lambda each: each.id,
     max_size=6,
@@ -198,13 +219,11 @@ def test_what_is_decided_before_the_origin_is_known_stays_right_whatever_it_is(
 
 
 @given(pools=POOLS, labels=st.lists(NAMES, max_size=4), origin=st.sampled_from(Origin))
-def test_no_job_of_a_public_repository_gets_a_pool_with_retained_volumes(
+def test_no_job_of_a_public_repository_gets_a_pool_whose_runners_keep_data(
     pools: list[PoolLabels], labels: list[str], origin: Origin
 ) -> None:
     choice = choose(pools, *labels, public=True, origin=origin)
-    retaining = {each.id for each in pools if each.retains}
-    assert choice.pool_id not in retaining
-    assert retaining.isdisjoint(choice.candidates) or choice.hold_reason is HoldReason.ORIGIN_UNKNOWN
+    assert {each.id for each in pools if each.private_only}.isdisjoint({choice.pool_id, *choice.candidates})
 
 
 @given(pools=POOLS, labels=st.lists(NAMES, max_size=4), data=st.data())

@@ -304,6 +304,52 @@ def test_no_runner_joins_a_group_for_public_repositories_without_allowed_forks(
 
 
 @pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize("public", [True, False])
+def test_a_runner_of_one_repository_is_registered_only_if_the_repository_is_private(
+    stage: Stage, github: GitHub, public: bool
+) -> None:
+    stage.pool(replicas=1, **{**LIFE, "registration": {"repository": "acme/shop"}})
+    stage.job(1, state="completed")
+    stage.rows("UPDATE jobs SET repository_id = 7, public = :public", public=public)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    claims = match(stage)
+    mints(stage, claims)
+    if public:
+        releases(stage)
+        assert "acme/shop is public, so a job of a fork could reach" in degraded(stage)
+    else:
+        assert len(delivers(stage, claims)) == 1
+    assert github.lists == 0, "a repository has no groups"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_list_of_groups_that_github_refuses_is_the_reason_on_record(stage: Stage, github: GitHub) -> None:
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    tick(stage)
+    offers(stage)
+    github.fails = Forbidden("no")
+    claims = match(stage)
+    mints(stage, claims)
+    releases(stage)
+    assert "GitHub did not list the runner groups of acme: " in degraded(stage)
+
+
+@pytest.mark.usefixtures("no_chains", "github")
+@pytest.mark.parametrize("change", [{"allowForks": True}, {"runnerGroup": "other"}])
+def test_a_change_of_who_may_use_the_runners_replaces_them(stage: Stage, change: dict[str, Any]) -> None:
+    stage.pool(replicas=1, **LIFE)
+    tick(stage)
+    (before,) = stage.rows("SELECT template_hash FROM pools")
+    spec(stage, **change)
+    tick(stage)
+    (after,) = stage.rows("SELECT template_hash FROM pools")
+    assert after.template_hash != before.template_hash
+
+
+@pytest.mark.usefixtures("no_chains")
 def test_a_group_of_selected_private_repositories_is_enough_for_a_registration(stage: Stage, github: GitHub) -> None:
     github.groups = [GroupSeen(id=1, name="Default", visibility="selected", public=False)]
     claims = registered(stage, github, 2)
