@@ -532,16 +532,11 @@ def _gib(mib: int) -> str:
 
 
 def closest_pool(
-    pools: Sequence[tuple[str, PoolLabels]],
-    *,
-    labels: Iterable[str],
-    account_id: int,
-    repository: str,
-    public: bool = False,
+    pools: Sequence[tuple[str, PoolLabels]], *, labels: Iterable[str], account_id: int, repository: str
 ) -> str | None:
     """Return a sentence about the pool that comes closest to serving a job, or None if there is no pool.
 
-    `pools` has the name and the routing fields of each pool. `public`: True if the repository is public.
+    `pools` has the name and the routing fields of each pool.
     """
     wanted = frozenset(label.lower() for label in labels)
     if not pools:
@@ -550,7 +545,7 @@ def closest_pool(
     missing = sorted(wanted - pool.labels)
     if missing:
         return f"The closest pool is {name}, which lacks the labels {', '.join(missing)}."
-    rule = refusing_rule(pool, account_id=account_id, full_name=repository.lower(), public=public, fork=False)
+    rule = refusing_rule(pool, account_id=account_id, full_name=repository.lower(), public=False, fork=False)
     if rule is not None:
         return f"Pool {name} has these labels, but {describe_rule(rule, account_id=account_id, repository=repository)}."
     return f"Pool {name} serves the job now."

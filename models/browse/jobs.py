@@ -256,5 +256,4 @@ def _near(db: Connection, job: Row[Any]) -> str | None:
         labels=job.labels,
         account_id=job.account_id,
         repository=job.repository,
-        public=bool(job.public),
     )

@@ -145,9 +145,7 @@ def _choose(covering: Sequence[PoolLabels], *, account_id: int, full_name: str, 
     return PoolChoice(pool_id=tied[0], hold_reason=None, candidates=tuple(pool.id for pool in serving))
 
 
-def refusing_rule(
-    pool: PoolLabels, *, account_id: int, full_name: str, public: bool = False, fork: bool
-) -> Rule | None:
+def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, public: bool, fork: bool) -> Rule | None:
     """Return the rule of a pool that refuses a job, or None if the pool serves the job.
 
     The pool must cover the job's labels. `full_name` is in lower case. `public`: True if the repository is public.
