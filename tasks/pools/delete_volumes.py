@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import datetime
 
 import structlog
@@ -37,7 +38,9 @@ def delete_volumes(rt: Runtime, planned: Planned) -> None:
     volumes = planned.volumes
     if volumes is None or not volumes.delete or planned.given.unchanged or not rt.transaction(may_delete, now=NOW):
         return
-    for volume in volumes.delete[: budget_of(len(volumes.delete) + volumes.in_use)]:
+    # In a random order, so that volumes that can never be deleted do not stop the others (L14).
+    most = min(len(volumes.delete), budget_of(len(volumes.delete) + volumes.in_use))
+    for volume in random.sample(volumes.delete, most):
         if remaining() < RESERVE:
             return
         try:

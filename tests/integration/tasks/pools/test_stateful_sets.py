@@ -17,8 +17,8 @@ from models.db.engine import transaction
 from models.pools import pool_plans
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, Retryable
-from rules.pools.volumes import VolumePlan
-from tasks.pools import create_pods, delete_volumes
+from rules.pools.volumes import VolumePlan, VolumeSeen
+from tasks.pools import create_pods, delete_volumes, plan
 from tasks.pools import volumes as pool_volumes
 from tasks.pools.pod_lists import Listed
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
@@ -539,3 +539,21 @@ def test_a_runner_without_its_volume_is_named_and_others_of_the_pool_go_on(stage
     eventually(replaced, within=60)
     assert stage.pods()[first].terminating is False
     assert f"cache-{second}" in volumes(stage)
+
+
+def test_volumes_that_cannot_be_deleted_do_not_stop_the_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [VolumeSeen(name=f"cache-{each}", uid=str(each), runner=str(each), shape="s") for each in range(8)]
+    tried: set[str] = set()
+
+    def refused(*_: Any, name: str, **__: Any) -> None:
+        tried.add(name)
+        raise Forbidden("no right to delete volumes")
+
+    started(stage, 1, volumes={**CACHE, "reclaim": "Delete"})
+    monkeypatch.setattr(delete_volumes, "delete_volume", refused)
+    monkeypatch.setattr(plan, "make_volume_plan", lambda *_args, **_more: VolumePlan(delete=tuple(kept), free=8))
+    for _ in range(20):
+        before = len(tried)
+        tick(stage)
+        assert len(tried) - before <= 5
+    assert tried == {each.name for each in kept}
