@@ -60,36 +60,28 @@ def home_of(db: Connection, scope: str) -> Home | None:
         return None
     if kind == "orgs":
         return Home(row.account_id, row.installation_id, None)
-    repository_id = _repository_id(db, row.account_id, scope.removeprefix("repos/"))
-    return None if repository_id is None else Home(row.account_id, row.installation_id, repository_id)
-
-
-def _repository_id(db: Connection, account_id: int, repository: str) -> int | None:
-    """Return the id of a repository from the newest of the account's last `SEARCHED_JOBS` jobs, or None."""
-    found: int | None = db.execute(
-        text("""
-            SELECT j.repository_id FROM (
-                SELECT id, repository, repository_id FROM jobs WHERE account_id = :account ORDER BY id DESC LIMIT :most
-            ) j
-            WHERE lower(j.repository) = lower(:repository) AND j.repository_id IS NOT NULL ORDER BY j.id DESC LIMIT 1
-        """),
-        {"account": account_id, "repository": repository, "most": SEARCHED_JOBS},
-    ).scalar()
-    return found
+    job = _newest_job(db, row.account_id, scope.removeprefix("repos/"))
+    return None if job is None else Home(row.account_id, row.installation_id, job.repository_id)
 
 
 def is_public(db: Connection, *, account_id: int, repository: str) -> bool:
     """Return True if the newest known job of a repository (`owner/name`) says that the repository is public."""
-    found: bool | None = db.execute(
+    found = _newest_job(db, account_id, repository)
+    return found is not None and bool(found.public)
+
+
+def _newest_job(db: Connection, account_id: int, repository: str) -> Row[Any] | None:
+    """Return `repository_id` and `public` of a repository's newest job among the account's last `SEARCHED_JOBS`."""
+    return db.execute(
         text("""
-            SELECT j.public FROM (
-                SELECT id, repository, public FROM jobs WHERE account_id = :account ORDER BY id DESC LIMIT :most
+            SELECT j.repository_id, j.public FROM (
+                SELECT id, repository, repository_id, public FROM jobs
+                WHERE account_id = :account ORDER BY id DESC LIMIT :most
             ) j
-            WHERE lower(j.repository) = lower(:repository) ORDER BY j.id DESC LIMIT 1
+            WHERE lower(j.repository) = lower(:repository) AND j.repository_id IS NOT NULL ORDER BY j.id DESC LIMIT 1
         """),
         {"account": account_id, "repository": repository, "most": SEARCHED_JOBS},
-    ).scalar()
-    return bool(found)
+    ).one_or_none()
 
 
 def scopes_without_home(db: Connection) -> list[str]:

@@ -106,7 +106,7 @@ def choose_pool(
     labels: Iterable[str],
     account_id: int,
     repository: str,
-    public: bool = False,
+    public: bool,
     origin: Origin = Origin.HERE,
 ) -> PoolChoice:
     """Return the choice of the pool for a job with these labels (any case), account, repository and origin.

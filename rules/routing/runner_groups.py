@@ -63,7 +63,7 @@ def judge_group(
     organization: bool,
     repository: str,
     public: bool,
-    private_only: bool = False,
+    private_only: bool,
     groups: Sequence[GroupSeen] | None = None,
     visible: Collection[int] | None = None,
 ) -> GroupVerdict:

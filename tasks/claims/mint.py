@@ -43,6 +43,7 @@ from rules.routing.holds import HoldReason
 from rules.routing.runner_groups import DEFAULT
 from rules.routing.scopes import Scope
 from tasks.claims import registration
+from tasks.claims.mint_lease import LeaseOver, left
 from tasks.claims.release import send_release
 from tasks.routing.runner_groups import Refused, group_of
 from tasks.worker.app import VISIBILITY_TIMEOUT
@@ -51,9 +52,6 @@ from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
-
-COMMIT = 1.0
-"""Seconds of the lease that are reserved for the commit after the call."""
 
 LONGEST_MESSAGE = 5.0
 """Longest delay in seconds of a Celery message that repeats a mint.
@@ -71,13 +69,6 @@ If the wait is longer, the claim is released and the job is held until its `not_
 """
 
 SET_ASIDE = timedelta(hours=1)
-
-
-class LeaseOver(Exception):
-    """The lease expired before the next call, for example because the process was stopped.
-
-    `resume` resends the mint.
-    """
 
 
 class Unknown(Retryable):
@@ -199,17 +190,6 @@ def rename(rt: Runtime, work: steps.MintWork) -> steps.MintWork | None:
     name = make_runner_name(work.pod_name, new_suffix())
     attempt_id = rt.transaction(steps.replace_attempt, work, runner_name=name, now=NOW)
     return None if attempt_id is None else replace(work, attempt_id=attempt_id, runner_name=name, previous=None)
-
-
-def left(work: steps.MintWork) -> float:
-    """Return how many seconds a call may take, so that enough time is left for the commit.
-
-    Raises `LeaseOver` if no time is left.
-    """
-    seconds = (work.lease_until - utcnow()).total_seconds() - COMMIT
-    if seconds <= 0:
-        raise LeaseOver
-    return remaining(seconds)
 
 
 def new_suffix() -> str:

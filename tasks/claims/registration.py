@@ -20,16 +20,13 @@ from ostler.reasons import meaning_of
 from ostler.secrets import Secret
 from rules.claims.registrations import describe_registration
 from rules.routing.scopes import Scope
+from tasks.claims.mint_lease import LeaseOver, left
 from tasks.claims.release import send_release
 from tasks.routing.runner_groups import Refused, check_registration
 from tasks.worker.app import VISIBILITY_TIMEOUT
-from tasks.worker.base import remaining
 from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
-
-COMMIT = 1.0
-"""Seconds of the lease that are reserved for the commit after the call."""
 
 LONGEST_WAIT = VISIBILITY_TIMEOUT / 2
 """Longest wait in seconds before a retry. For a longer wait, the claim is released and a later claim tries again."""
@@ -64,21 +61,6 @@ def request_token(rt: Runtime, work: steps.MintWork) -> None:
         give_up(rt, work, reason=f"GitHub did not give a registration token: {meaning_of(error)}")
         return
     commit(rt, work, token)
-
-
-class LeaseOver(Exception):
-    """The lease of the step ends too soon for another call."""
-
-
-def left(work: steps.MintWork) -> float:
-    """Return how many seconds a call may take, so that enough time is left for the commit.
-
-    Raises `LeaseOver` if no time is left.
-    """
-    seconds = (work.lease_until - utcnow()).total_seconds() - COMMIT
-    if seconds <= 0:
-        raise LeaseOver
-    return remaining(seconds)
 
 
 def commit(rt: Runtime, work: steps.MintWork, token: Secret) -> None:

@@ -18,7 +18,9 @@ from ostler.secrets import Secret
 from rules.claims.machines import allowed
 from rules.routing.scopes import Scope
 from tasks.claims import mint as module
-from tasks.claims.mint import COMMIT, mint
+from tasks.claims import mint_lease
+from tasks.claims.mint import mint
+from tasks.claims.mint_lease import COMMIT
 from tests.integration.tasks.conftest import Stage
 from tests.rows import insert_pool
 
@@ -69,7 +71,8 @@ def github(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> SlowGitHub:
     github = SlowGitHub()
     stage.rt.github = github
     stage.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
-    monkeypatch.setattr(module, "utcnow", github.now)
+    for each in (module, mint_lease):
+        monkeypatch.setattr(each, "utcnow", github.now)
     monkeypatch.setattr("tasks.worker.transactions.utcnow", github.now)
     return github
 
