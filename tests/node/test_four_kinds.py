@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, object_path
+from k8s_adapters.client import MERGE_PATCH, object_path
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import pool_path
 from lab.bootstrap import LabPool
@@ -24,6 +24,7 @@ from lab.verdict import judge
 from tests.e2e.test_workloads import faults
 from tests.fleet import Fleet
 from tests.halts import kill_worker_at, make_halts
+from tests.node.volumes import add_volume
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
@@ -120,28 +121,10 @@ def pools(halts: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Poo
     )
     with System(tmp_path_factory.mktemp("system"), options, say=print, cluster=NODE) as system:
         pools = Pools(system, halts)
-        for number in range(VOLUMES):
-            add_volume(pools, tmp_path_factory.mktemp("volume"), name=f"volume-{number}")
+        for _ in range(VOLUMES):
+            add_volume(pools.kube, tmp_path_factory.mktemp("volume"))
         yield pools
         pools.kube.close()
-
-
-def add_volume(pools: Pools, folder: Path, *, name: str) -> None:
-    """Create a PersistentVolume for a folder of the node."""
-    folder.chmod(0o777)
-    for parent in folder.parents[:2]:
-        parent.chmod(0o755)
-    body: Json = {
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "10Mi"},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "by-hand",
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": str(folder), "type": "Directory"},
-        },
-    }
-    pools.kube.request("POST", "/api/v1/persistentvolumes", body=body)
 
 
 def test_all_four_kinds_of_runners_scale_and_roll_while_workers_die_and_calls_fail(pools: Pools) -> None:

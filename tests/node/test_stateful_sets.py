@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import Json, object_path
+from k8s_adapters.client import object_path
 from k8s_adapters.pools import get_pool
 from lab.bootstrap import LabPool
-from ostler.errors import Conflict, Gone
+from ostler.errors import Gone
 from tests.fleet import Fleet
+from tests.node.volumes import add_volume
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
@@ -47,8 +48,6 @@ def folders(tmp_path: Path) -> list[Path]:
     found = [tmp_path / f"volume-{number}" for number in range(VOLUMES)]
     for folder in found:
         folder.mkdir()
-        folder.chmod(0o777)
-    tmp_path.chmod(0o755)
     return found
 
 
@@ -56,18 +55,7 @@ def folders(tmp_path: Path) -> list[Path]:
 def cached(fleet: Fleet, folders: list[Path]) -> Iterator[str]:
     """The pool, with a PersistentVolume for each folder."""
     for folder in folders:
-        body: Json = {
-            "metadata": {"name": folder.name},
-            "spec": {
-                "capacity": {"storage": "10Mi"},
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": "by-hand",
-                "persistentVolumeReclaimPolicy": "Retain",
-                "hostPath": {"path": str(folder), "type": "Directory"},
-            },
-        }
-        with suppress(Conflict):
-            fleet.kube.request("POST", "/api/v1/persistentvolumes", body=body)
+        add_volume(fleet.kube, folder)
     fleet.add_pool(POOL)
     yield POOL.name
     fleet.delete_pool(POOL.name)

@@ -112,6 +112,13 @@ def offers(stage: Stage) -> None:
     )
 
 
+def offered(stage: Stage) -> None:
+    """Create the Pods of the pool, and let them poll."""
+    tick(stage)
+    tick(stage)
+    offers(stage)
+
+
 def match(stage: Stage) -> list[int]:
     """Run the matcher of the pool. Return the claims that it made."""
     before = {row.id for row in stage.rows("SELECT id FROM claims")}
@@ -154,9 +161,7 @@ def registered(stage: Stage, github: GitHub, count: int, **more: Any) -> list[in
 
 
 def grown(stage: Stage, github: GitHub, count: int) -> list[int]:
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     claims = match(stage)
     assert len(claims) == count
     mints(stage, claims)
@@ -218,9 +223,7 @@ def runs(stage: Stage, claim_id: int, job_id: int, action: str) -> list[int]:
 @pytest.mark.usefixtures("no_chains")
 def test_a_pod_that_polls_gets_a_registration_and_nothing_else_holds_the_token(stage: Stage, github: GitHub) -> None:
     stage.pool(replicas=1, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     (claim_id,) = match(stage)
     assert match(stage) == [], "a Pod has one live claim"
     mints(stage, [claim_id])
@@ -246,9 +249,7 @@ def test_a_pod_that_polls_gets_a_registration_and_nothing_else_holds_the_token(s
 @pytest.mark.usefixtures("no_chains")
 def test_a_refused_token_leaves_a_warm_pod_and_one_test_after_a_growing_wait(stage: Stage, github: GitHub) -> None:
     stage.pool(replicas=3, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     github.fails = Forbidden("no")
     first = match(stage)
     mints(stage, first)
@@ -285,9 +286,7 @@ def test_no_runner_joins_a_group_for_public_repositories_without_allowed_forks(
 ) -> None:
     github.groups = [GroupSeen(id=1, name="Default", visibility=visibility, public=True)]
     stage.pool(replicas=2, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     claims = match(stage)
     mints(stage, claims)
     releases(stage)
@@ -311,9 +310,7 @@ def test_a_runner_of_one_repository_is_registered_only_if_the_repository_is_priv
     stage.pool(replicas=1, **{**LIFE, "registration": {"repository": "acme/shop"}})
     stage.job(1, state="completed")
     stage.rows("UPDATE jobs SET repository_id = 7, public = :public", public=public)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     claims = match(stage)
     mints(stage, claims)
     if public:
@@ -327,9 +324,7 @@ def test_a_runner_of_one_repository_is_registered_only_if_the_repository_is_priv
 @pytest.mark.usefixtures("no_chains")
 def test_a_list_of_groups_that_github_refuses_is_the_reason_on_record(stage: Stage, github: GitHub) -> None:
     stage.pool(replicas=1, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     github.fails = Forbidden("no")
     claims = match(stage)
     mints(stage, claims)
@@ -371,9 +366,7 @@ def degraded(stage: Stage) -> str:
 @pytest.mark.usefixtures("no_chains", "github")
 def test_a_runner_that_does_not_come_online_brakes_the_next_registrations(stage: Stage) -> None:
     stage.pool(replicas=3, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     first = match(stage)
     assert len(first) == 3
     mints(stage, first)
@@ -410,9 +403,7 @@ def test_a_template_whose_runners_do_not_register_stops_its_rollout(stage: Stage
 def test_an_installation_that_was_wrongly_recorded_as_removed_works_again(stage: Stage, github: GitHub) -> None:
     stage.rows("UPDATE installations SET left_at = now()")
     stage.pool(replicas=1, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     assert match(stage) == []
     found = AppInstallation(id=501, login="acme", organization=True, suspended=False, permissions={}, events=())
     seen_one = InstallationSeen(account_id=1, login="acme", suspended=False)
@@ -427,9 +418,7 @@ def test_a_token_that_did_not_arrive_is_sent_again_until_no_runner_could_come_of
     stage: Stage, github: GitHub
 ) -> None:
     stage.pool(replicas=1, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     (claim_id,) = match(stage)
     mints(stage, [claim_id])
     delivers(stage, [claim_id])
@@ -476,9 +465,7 @@ def test_a_job_that_github_hides_runs_on_while_its_runner_might_be_busy(
 @pytest.mark.usefixtures("no_chains")
 def test_a_pool_without_runners_forgets_the_last_failure(stage: Stage, github: GitHub) -> None:
     stage.pool(replicas=1, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     github.fails = Forbidden("no")
     mints(stage, match(stage))
     releases(stage)
@@ -498,9 +485,7 @@ def test_a_repository_without_jobs_is_named_as_the_cause(stage: Stage) -> None:
 def test_without_an_installation_nothing_is_claimed_and_the_sweep_asks_github(stage: Stage, github: GitHub) -> None:
     stage.rows("DELETE FROM installations")
     stage.pool(replicas=1, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     assert match(stage) == []
     asked: list[str] = []
 
@@ -731,9 +716,7 @@ def test_a_rollout_replaces_one_runner_after_the_other(stage: Stage, github: Git
 @pytest.mark.usefixtures("no_chains")
 def test_a_runner_that_is_registering_is_neither_idle_nor_chosen(stage: Stage, github: GitHub) -> None:
     stage.pool(replicas=1, **LIFE)
-    tick(stage)
-    tick(stage)
-    offers(stage)
+    offered(stage)
     claims = match(stage)
     mints(stage, claims)
     delivers(stage, claims)
