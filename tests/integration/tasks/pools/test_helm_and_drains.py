@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import KubeClient
+from k8s_adapters.runner_scripts import ensure_scripts
 from lab import helm
 from lab.control_plane import ClusterAccess
 from lab.manifests import Kinds
@@ -55,6 +56,8 @@ class Release:
 
 @pytest.fixture
 def release(stage: Stage, control_plane: ClusterAccess, admin: KubeClient) -> Iterator[Release]:
+    # The chart's policy for scripts lets only a worker create them, and the tasks of a stage are an administrator's.
+    ensure_scripts(stage.kube, namespace=stage.namespace)
     made = Release(stage, control_plane)
     yield made
     kinds = Kinds(admin)
