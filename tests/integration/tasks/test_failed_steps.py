@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -49,16 +49,29 @@ def failing(error: UpstreamError) -> Callable[..., Any]:
     return fail
 
 
-def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float) -> None:
-    """Assert that a claim has no lease, is due in the given seconds, says why and is not taken for lost."""
+def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float, *, since: datetime) -> None:
+    """Assert that a claim has no lease, says why, is not taken for lost, and is due so many seconds after a run.
+
+    `since` is a time just before that run.
+    """
     row = stage.see(claim)
     assert (row.ended_at, row.leased_until, row.last_error) == (None, None, meaning_of(error))
-    assert wait - 2 < (row.due_at - utcnow()).total_seconds() <= wait
+    assert_due(row.due_at, wait, since=since)
+    stage.rows("UPDATE claims SET due_at = now() + interval '1 min'")
     resume.run()
     assert stage.outbox.sent == []
     stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
     assert lost_for(stage) == 0
     resume.run()
+
+
+def assert_due(due_at: datetime, wait: float, *, since: datetime) -> None:
+    """Assert that a claim is due so many seconds after a run that began just after `since` and is over now.
+
+    The wait grows with the time for which a step was tried, which is at most the time that has passed.
+    """
+    passed = (utcnow() - since).total_seconds()
+    assert wait <= (due_at - since).total_seconds() <= wait + 2 * passed
 
 
 def lost_for(stage: Stage) -> float:
@@ -73,9 +86,10 @@ def test_a_release_whose_un_stamp_fails(
     claim = stage.claim(pod, job_id=7, state="claimed")
     with monkeypatch.context() as broken:
         broken.setattr(of_release, "write", failing(error))
+        began = utcnow()
         with pytest.raises(type(error)):
             release.run(claim_id=claim)
-    is_left_to_resume(stage, claim, error, wait)
+    is_left_to_resume(stage, claim, error, wait, since=began)
 
     stage.released()
 
@@ -88,9 +102,10 @@ def test_a_release_that_github_fails(stage: Stage, pod: str, github: StubGitHub,
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state=state, runner=RUNNER)
     github.broken = True
+    began = utcnow()
     with pytest.raises(Retryable):
         release.run(claim_id=claim)
-    is_left_to_resume(stage, claim, Retryable("down"), 2)
+    is_left_to_resume(stage, claim, Retryable("down"), 2, since=began)
     github.broken = False
 
     stage.released()
@@ -122,9 +137,10 @@ def test_a_retirement_that_the_cluster_fails(
     claim = stage.retire_claim(pod)
     with monkeypatch.context() as broken:
         broken.setattr(of_retire, call, failing(error))
+        began = utcnow()
         with pytest.raises(type(error)):
             retire.run(claim_id=claim)
-    is_left_to_resume(stage, claim, error, wait)
+    is_left_to_resume(stage, claim, error, wait, since=began)
 
     for message in stage.outbox.take("ostler.retire"):
         retire.run(**message)
@@ -137,15 +153,14 @@ def test_the_longer_it_was_tried_the_longer_it_waits(stage: Stage, pod: str, git
     github.broken = True
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
-    waits = []
-    for tried_for in (3, 12, 600):
+    for tried_for, wait in ((3, 2), (12, 6), (600, 20)):
         with pytest.raises(Retryable):
             release.run(claim_id=claim)
+        began = utcnow()
         stage.rows("UPDATE claims SET changed_at = now() - make_interval(secs => :s)", s=tried_for)
         with pytest.raises(Retryable):
             release.run(claim_id=claim)
-        waits.append((stage.see(claim).due_at - utcnow()).total_seconds())
-    assert [round(seconds) for seconds in waits] == [2, 6, 20]
+        assert_due(stage.see(claim).due_at, wait, since=began)
 
 
 def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
@@ -195,10 +210,11 @@ def test_a_runner_that_is_busy_though_its_jit_never_left_us_is_asked_for_again(
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
     github.runner = "busy"
+    began = utcnow()
     release.run(claim_id=claim)
     row = stage.see(claim)
     assert (row.state, row.leased_until) == ("releasing", None)
-    assert 18 < (row.due_at - utcnow()).total_seconds() <= 20
+    assert_due(row.due_at, 20, since=began)
     assert pod in stage.pods()
 
 
@@ -329,16 +345,15 @@ def let_go(stage: Stage, pod: str) -> None:
     stage.kube.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=MERGE_PATCH)
 
 
-def waits_of(stage: Stage, claim: int, *, tried_for: tuple[float, ...]) -> list[int]:
-    """Run a retirement after each of these ages in seconds, and return its wait after each run."""
-    waits = []
-    for seconds in tried_for:
+def assert_waits(stage: Stage, claim: int, waits: dict[float, float]) -> None:
+    """Run a retirement at each of these ages, and assert that it is due so long after that. Both are in seconds."""
+    for tried_for, wait in waits.items():
+        began = utcnow()
         stage.rows(
-            "UPDATE claims SET changed_at = now() - make_interval(secs => :s) WHERE id = :id", s=seconds, id=claim
+            "UPDATE claims SET changed_at = now() - make_interval(secs => :s) WHERE id = :id", s=tried_for, id=claim
         )
         retire.run(claim_id=claim)
-        waits.append(round((stage.see(claim).due_at - utcnow()).total_seconds()))
-    return waits
+        assert_due(stage.see(claim).due_at, wait, since=began)
 
 
 def test_pod_that_stays_terminating_is_checked_ever_less_often_and_deleted_once(
@@ -353,7 +368,7 @@ def test_pod_that_stays_terminating_is_checked_ever_less_often_and_deleted_once(
     monkeypatch.setattr(of_retire, "delete_runner", delete)
     keep_terminating(stage, pod)
     claim = stage.retire_claim(pod)
-    assert waits_of(stage, claim, tried_for=(0, 10, 20, 40, 600)) == [5, 10, 20, 40, 60]
+    assert_waits(stage, claim, {0: 5, 10: 10, 20: 20, 40: 40, 600: 60})
     assert deleted == [pod]
 
     let_go(stage, pod)
@@ -367,7 +382,7 @@ def test_a_retirement_that_github_refuses_is_tried_ever_less_often(stage: Stage,
     stage.rows("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE id = :id", id=given)
     github.runner = "busy"
     claim = stage.retire_claim(pod)
-    assert waits_of(stage, claim, tried_for=(0, 10, 600)) == [5, 10, 60]
+    assert_waits(stage, claim, {0: 5, 10: 10, 600: 60})
     assert pod in stage.pods()
 
 
