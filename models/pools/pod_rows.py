@@ -26,7 +26,8 @@ class PodRow:
     - `freed_at`: the end of the Pod's last claim, or None if no claim of the Pod ended.
     - `node_gone`: the Pod's node was gone when the Pod was last observed.
     - `charged`: the Pod was charged to an account. It counts against the account's budget until the Pod ends.
-    - `online_at`: time at which GitHub first showed the Pod's persistent runner as online, or None.
+    - `online_at`: time at which GitHub first showed the Pod's persistent runner as online. It is None before that time,
+      and also while GitHub does not know the runner any more.
     - `executes`: the Pod's persistent runner executes a job, or GitHub showed the runner as busy in its last list.
     - `releasing`: the live claim is being released.
     """
@@ -188,7 +189,8 @@ _ROWS = """
            coalesce(c.delivered_at IS NOT NULL, false) AS claim_delivered,
            EXISTS (SELECT FROM offers o WHERE o.pod_uid = p.uid AND o.until > :now) AS offered,
            coalesce(d.ever, false) AS ever_delivered, d.freed_at, p.node_gone_at IS NOT NULL AS node_gone,
-           p.charged_account_id IS NOT NULL AS charged, c.online_at,
+           p.charged_account_id IS NOT NULL AS charged,
+           CASE WHEN c.runner_absent_at IS NULL THEN c.online_at END AS online_at,
            coalesce(c.runner_seen = 'busy', false) OR EXISTS (
                SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL AND c.purpose = 'register'
            ) AS executes,

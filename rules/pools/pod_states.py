@@ -13,7 +13,7 @@ class PodState(StrEnum):
     - `warm`: the Pod polls, has no live claim, and never got a JIT. A Pod with a persistent runner is warm if GitHub
       showed its runner as online and as not busy.
     - `reserved`: the Pod has a live job claim that is not delivered. A Pod with a persistent runner is reserved until
-      GitHub shows its runner as online.
+      GitHub shows its runner as online, and while GitHub does not know the runner any more.
     - `busy`: the Pod might hold a JIT. A Pod with a persistent runner is busy if its runner executes a job, or if
       Ostler is about to remove its runner.
     - `ending`: the Pod's delivered claim has ended, but the Pod is not over.
@@ -40,7 +40,7 @@ class Registration(StrEnum):
     """State of a delivered registration, and thus of a persistent runner."""
 
     BEGUN = "begun"
-    """GitHub has not shown the runner as online yet."""
+    """GitHub has not shown the runner as online yet, or does not know it any more."""
     IDLE = "idle"
     BUSY = "busy"
 

@@ -74,9 +74,10 @@ class ObservedPod:
     """True if Ostler is removing the persistent runner of the Pod. The Pod counts as a replica until the runner is gone
     from GitHub, and its number is subtracted from the surplus."""
     registering: bool = False
-    """True if the Pod has a registration claim, and GitHub has not shown its runner as online yet."""
+    """True if the Pod has a registration claim, and GitHub has not shown its runner as online yet or does not know it
+    any more."""
     registered_at: datetime | None = None
-    """Time at which GitHub first showed the persistent runner of the Pod as online, or None."""
+    """Time at which GitHub first showed the persistent runner of the Pod as online. None while `registering`."""
 
     @property
     def serves(self) -> bool:

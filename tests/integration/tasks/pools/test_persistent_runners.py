@@ -736,9 +736,12 @@ def test_a_runner_that_is_registering_is_neither_idle_nor_chosen(stage: Stage, g
 @pytest.mark.usefixtures("no_chains")
 def test_a_runner_that_a_person_deleted_is_replaced_after_two_lists(stage: Stage, github: GitHub) -> None:
     (claim_id,) = registered(stage, github, 1)
+    tick(stage)
+    assert status(stage)["warm"] == 1
     github.runners.clear()
     sweep(stage)
-    assert stage.see(claim_id).state == "delivered"
+    tick(stage)
+    assert (stage.see(claim_id).state, status(stage)["warm"]) == ("delivered", 0)
     sweep(stage)
     assert stage.see(claim_id).state == "releasing"
     releases(stage)
