@@ -62,6 +62,10 @@ def own(api: KubeClient) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
+        (
+            {"lifecycle": "persistent", "registration": {"organization": "acme"}, "allowedRepositories": ["acme/shop"]},
+            "allowedRepositories does not work with lifecycle persistent",
+        ),
         ({"resources": {"cpu": "plenty"}}, "quantity"),
         ({"resources": {"memory": "4 GB"}}, "quantity"),
         ({"resources": {"cpu": "0"}}, "quantity"),
