@@ -69,6 +69,8 @@ class PoolShape:
     autoscaled: bool
     registers_in: str | None = None
     """Scope in which the runners of a persistent pool are registered. None if the pool's runners run one job."""
+    allowed_accounts: Sequence[int] = ()
+    """Accounts that may use the pool. Empty: all accounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,8 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
             SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}';
             SET LOCAL enable_seqscan = off;
             SELECT pg_advisory_xact_lock(:pool_id);
-            SELECT id, vcpu, memory, template_hash, wants_pods, autoscaled, registers_in FROM pools
+            SELECT id, vcpu, memory, template_hash, wants_pods, autoscaled, registers_in, allowed_accounts
+            FROM pools
             WHERE id = :pool_id AND deleted_at IS NULL AND NOT draining AND {epochs.CURRENT}
         """),
         {"pool_id": pool_id},

@@ -6,7 +6,7 @@ runner its jobs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from models.db.engine import record_point
 from models.db.sql import text
 from models.tables import claim_inserts
 from rules.claims.machines import allowed
-from rules.claims.registrations import slots
+from rules.claims.registrations import slots, why_not_allowed
 from rules.waiting import RegisteredRunners
 
 MOST = 20
@@ -110,6 +110,8 @@ def insert_for_offers(db: Connection, pool: PoolShape, *, due_after: float, now:
     """
     if pool.registers_in is None or (home := home_of(db, pool.registers_in)) is None:
         return []
+    if why_not_allowed(home.account_id, pool.allowed_accounts) is not None:
+        return []
     found = db.execute(
         text("""
             SELECT count(*) FILTER (WHERE ended_at IS NULL) AS open,
@@ -149,7 +151,7 @@ def runners_of_pool(db: Connection, pool_id: int) -> RegisteredRunners | None:
     """
     row = db.execute(
         text("""
-            SELECT p.registers_in,
+            SELECT p.registers_in, p.allowed_accounts,
                    count(c.id) FILTER (WHERE c.online_at IS NOT NULL AND c.runner_absent_at IS NULL
                                          AND c.runner_seen IN ('online', 'busy')) AS online,
                    count(c.id) FILTER (WHERE EXISTS (
@@ -165,14 +167,18 @@ def runners_of_pool(db: Connection, pool_id: int) -> RegisteredRunners | None:
     ).one_or_none()
     if row is None:
         return None
-    failure = why_no_home(db, row.registers_in) or row.failure
+    failure = why_no_home(db, row.registers_in, allowed=row.allowed_accounts) or row.failure
     return RegisteredRunners(scope=row.registers_in, online=row.online, busy=row.busy, failure=failure)
 
 
-def why_no_home(db: Connection, scope: str) -> str | None:
-    """Return why no runner can be registered in `scope`, or None if runners can be registered there."""
-    if home_of(db, scope) is not None:
-        return None
+def why_no_home(db: Connection, scope: str, *, allowed: Collection[int] = ()) -> str | None:
+    """Return why no runner can be registered in `scope`, or None if runners can be registered there.
+
+    `allowed`: the accounts that may use the pool, or nothing if all accounts may use the pool.
+    """
+    home = home_of(db, scope)
+    if home is not None:
+        return why_not_allowed(home.account_id, allowed)
     kind, login, *_ = scope.split("/")
     if kind == "repos" and home_of(db, f"orgs/{login}") is not None:
         name = scope.removeprefix("repos/")
@@ -212,11 +218,13 @@ def registered(db: Connection) -> Sequence[Row[Any]]:
     return db.execute(
         text(f"""
             SELECT c.id, c.pod_uid, c.pool_id, c.runner_name, {INSTALLATION_NOW} AS installation_id,
-                   {SCOPE_NOW} AS scope, c.delivered_at, c.online_at, c.runner_absent_at, c.runner_seen,
-                   c.runner_seen_at, p.node_gone_at IS NOT NULL AS node_gone,
+                   {SCOPE_NOW} AS scope, c.account_id, l.allowed_accounts, l.volume_reclaim, l.allow_forks,
+                   l.runner_group_id, l.runner_group_name, c.delivered_at, c.online_at, c.runner_absent_at,
+                   c.runner_seen, c.runner_seen_at, p.node_gone_at IS NOT NULL AS node_gone,
                    (SELECT min(e.started_at) FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)
-                   AS executes_since
-            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+                   AS executes_since,
+                   (SELECT max(e.ended_at) FROM executions e WHERE e.claim_id = c.id) AS last_job_ended_at
+            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id JOIN pools l ON l.id = c.pool_id
             WHERE c.ended_at IS NULL AND c.purpose = 'register' AND c.state = 'delivered'
               AND p.terminal_at IS NULL AND p.gone_at IS NULL
             ORDER BY random() LIMIT 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -41,6 +41,13 @@ def slots(*, failures: int, failed_at: datetime | None, open_claims: int, now: d
 
 
 MANY = 1000
+
+
+def why_not_allowed(account_id: int, allowed: Collection[int]) -> str | None:
+    """Return why no runner of a pool may serve an account, or None. All accounts are `allowed` if there are none."""
+    if not allowed or account_id in allowed:
+        return None
+    return f"allowedAccounts of the pool does not contain {account_id}, the id of the account of its registration"
 
 
 def is_outage(*, offline: int, known: int) -> bool:
@@ -86,14 +93,16 @@ class Registered:
 
     `absent_before` is True if an earlier list, at least a minute older, did not show the runner either. Times are in
     seconds: since the delivery, since the runner was first shown as offline without a break, and since the runner began
-    a job whose end Ostler does not know. `executes_for` is None if there is no such job. `outage` is True if most of
-    the scope's runners are offline (`is_outage`).
+    a job whose end Ostler does not know. `executes_for` is None if there is no such job. `busy_for` is the time since
+    the runner was first shown as busy without a break, and since the end of its last known job. `outage` is True if
+    most of the scope's runners are offline (`is_outage`).
     """
 
     shown: Shown
     ever_online: bool
     absent_before: bool = False
     executes_for: float | None = None
+    busy_for: float = 0.0
     outage: bool = False
     delivered_for: float = 0.0
     offline_for: float = 0.0
@@ -115,7 +124,9 @@ def why_remove(
     the end of its job is known, or until no job of GitHub can run any more (law L3).
     """
     executes = runner.executes_for is not None and runner.executes_for < longest_job
-    if runner.shown is Shown.BUSY and runner.executes_for is not None and not executes:
+    # Without a known job, the webhook about its begin was lost.
+    busy_for = runner.busy_for if runner.executes_for is None else runner.executes_for
+    if runner.shown is Shown.BUSY and busy_for >= longest_job:
         return "its job has been running for longer than GitHub allows"
     if runner.shown in {Shown.ONLINE, Shown.BUSY} or (runner.shown is Shown.ABSENT and executes):
         return None

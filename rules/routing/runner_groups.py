@@ -47,13 +47,14 @@ class GroupVerdict:
     """The group's number, the question to ask GitHub first, or the reason for a refusal.
 
     Exactly one of `group_id`, `ask` and `refusal` is set. `everywhere` is true if the refusal applies to every
-    repository of the owner.
+    repository of the owner. `exposes` is true if the refusal shows that a job of a fork could reach the runner.
     """
 
     group_id: int | None = None
     ask: Ask | None = None
     refusal: str | None = None
     everywhere: bool = False
+    exposes: bool = False
 
 
 def judge_group(
@@ -77,7 +78,7 @@ def judge_group(
     GitHub would almost always confirm the group.
     """
     if private_only and public:
-        return GroupVerdict(refusal=f"{repository} is public, so a job of a fork could reach {_KEPT}")
+        return GroupVerdict(refusal=f"{repository} is public, so a job of a fork could reach {_KEPT}", exposes=True)
     default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:
         if default:
@@ -94,7 +95,7 @@ def judge_group(
     admits_public = group.public and group.visibility != "private"
     if private_only and admits_public:
         told = f"{_tell(wanted)} of {owner} admits public repositories, so a job of a fork could reach {_KEPT}"
-        return GroupVerdict(refusal=told, everywhere=True)
+        return GroupVerdict(refusal=told, everywhere=True, exposes=True)
     if public and not admits_public:
         told = f"{_tell(wanted)} of {owner} does not admit public repositories, and {repository} is public"
         return GroupVerdict(refusal=told)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
+import structlog
+
 from models.claims import registrations
 from models.claims.steps import MintWork
 from models.routing import runner_groups
@@ -25,6 +27,8 @@ from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
 QUESTIONS = len(Ask)
+
+log = structlog.get_logger(__name__)
 
 
 class Refused(Exception):
@@ -64,15 +68,36 @@ def check_registration(rt: Runtime, work: MintWork, *, left: Callable[[], float]
     wanted = wanted_of(work)
     if not wanted.private_only:
         return
+    judged = _judge_registration(rt, wanted, account_id=work.account_id, left=left)
+    if judged.verdict.group_id is None and judged.verdict.ask is not Ask.VISIBLE:
+        raise _refused(wanted, judged)
+
+
+def why_exposed(rt: Runtime, wanted: Wanted, *, account_id: int, left: Callable[[], float]) -> str | None:
+    """Return why a job of a fork could reach a persistent runner that is registered already, or None.
+
+    The result is None, too, if GitHub does not list the groups, or if the group is missing in the list (law L8). Raises
+    what GitHub's adapter raises.
+    """
+    if not wanted.private_only:
+        return None
+    try:
+        verdict = _judge_registration(rt, wanted, account_id=account_id, left=left).verdict
+    except Refused as refused:
+        log.info("runner_groups.not_judged", reason=refused.verdict.refusal)
+        return None
+    return verdict.refusal if verdict.exposes else None
+
+
+def _judge_registration(rt: Runtime, wanted: Wanted, *, account_id: int, left: Callable[[], float]) -> Judged:
     if not wanted.organization:
-        public = rt.transaction(registrations.is_public, account_id=work.account_id, repository=wanted.repository)
+        public = rt.transaction(registrations.is_public, account_id=account_id, repository=wanted.repository)
         wanted = replace(wanted, group=DEFAULT, public=public)
     judged = _judge(rt, wanted)
     if judged.verdict.ask is Ask.GROUPS:
         _ask(rt, wanted, Ask.GROUPS, login=wanted.owner, seconds=left())
         judged = _judge(rt, wanted)
-    if judged.verdict.group_id is None and judged.verdict.ask is not Ask.VISIBLE:
-        raise _refused(wanted, judged)
+    return judged
 
 
 def group_of(rt: Runtime, work: MintWork, *, left: Callable[[], float]) -> int:

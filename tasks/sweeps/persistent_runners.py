@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.release import send_release
 from tasks.sweeps.claims_by_scope import check_by_scope
+from tasks.sweeps.exposure import Exposure
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import LONGEST
 from tasks.sweeps.tick import Tick
@@ -40,7 +42,7 @@ def persistent_runners(tick: Tick) -> None:
     if unknown and not tick.dry:
         tick.part("installations", lambda: find_installations(tick, unknown))
     claims = tick.read(registrations.registered)
-    check_by_scope(tick, claims, partial(check, names=names_by_scope(claims)))
+    check_by_scope(tick, claims, partial(check, names=names_by_scope(claims), exposed=Exposure(tick)))
 
 
 def names_by_scope(claims: Iterable[Row[Any]]) -> Mapping[str, Sequence[str]]:
@@ -73,7 +75,9 @@ def find_installations(tick: Tick, logins: Collection[str]) -> None:
         rt.transaction(installations.mark_working, each.id)  # GitHub shows it, so it was not removed
 
 
-def check(tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, Sequence[str]]) -> None:
+def check(
+    tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, Sequence[str]], exposed: Exposure
+) -> None:
     """Record how GitHub shows one runner, and release its claim if the runner must be replaced.
 
     `names`: the runners of each scope as `names_by_scope` returns them. While most of them are offline, a runner on a
@@ -101,25 +105,35 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, 
     known = names.get(claim.scope, ())
     offline = sum(name in seen.runners and shown_of(seen.runners[name]) is Shown.OFFLINE for name in known)
     outage = not claim.node_gone and is_outage(offline=offline, known=len(known))
-    same = claim.runner_seen == shown and claim.runner_seen_at is not None
     why = why_remove(
-        Registered(
-            shown=shown,
-            ever_online=claim.online_at is not None,
-            executes_for=None if claim.executes_since is None else (at - claim.executes_since).total_seconds(),
-            absent_before=seen.is_second_check(claim.runner_absent_at),
-            delivered_for=(at - claim.delivered_at).total_seconds(),
-            offline_for=(at - claim.runner_seen_at).total_seconds() if same else 0.0,
-            outage=outage,
-        ),
+        registered_of(claim, shown, at=at, absent_before=seen.is_second_check(claim.runner_absent_at), outage=outage),
         longest_job=LONGEST_EXECUTING.total_seconds(),
         registers_within=tick.rt.timings.registers_within,
         offline_for=tick.rt.timings.offline_runner_after,
     )
+    if why is None and shown in {Shown.ONLINE, Shown.BUSY}:
+        why = exposed.why(claim)
     if why is not None:
         remove(tick, claim, why)
     elif outage and shown is Shown.OFFLINE:
         tick.incomplete(f"{offline} of {len(known)} runners in {claim.scope} are offline, so they are replaced later")
+
+
+def registered_of(claim: Row[Any], shown: Shown, *, at: datetime, absent_before: bool, outage: bool) -> Registered:
+    """Return what is known about a runner at the time `at`."""
+    since = claim.runner_seen_at if claim.runner_seen == shown else None
+    same_for = 0.0 if since is None else (at - since).total_seconds()
+    ended = claim.last_job_ended_at
+    return Registered(
+        shown=shown,
+        ever_online=claim.online_at is not None,
+        executes_for=None if claim.executes_since is None else (at - claim.executes_since).total_seconds(),
+        busy_for=same_for if ended is None else min(same_for, (at - ended).total_seconds()),
+        absent_before=absent_before,
+        delivered_for=(at - claim.delivered_at).total_seconds(),
+        offline_for=same_for,
+        outage=outage,
+    )
 
 
 def look_up(tick: Tick, claim: Row[Any]) -> ListedRunner | None:

@@ -156,7 +156,7 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def registered(stage: Stage, github: GitHub, count: int, **more: Any) -> list[int]:
     """Create a pool with so many online runners. Return their claims, in the order of their Pods' names."""
-    stage.pool(replicas=count, **LIFE, **more)
+    stage.pool(replicas=count, **{**LIFE, **more})
     return grown(stage, github, count)
 
 
@@ -319,6 +319,98 @@ def test_a_runner_of_one_repository_is_registered_only_if_the_repository_is_priv
     else:
         assert len(delivers(stage, claims)) == 1
     assert github.lists == 0, "a repository has no groups"
+
+
+def states(stage: Stage) -> list[str]:
+    return [row.state for row in stage.rows("SELECT state FROM claims WHERE purpose = 'register' ORDER BY id")]
+
+
+@pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize("allow_forks", [False, True])
+def test_runners_leave_a_group_that_admits_public_repositories_now(
+    stage: Stage, github: GitHub, allow_forks: bool
+) -> None:
+    claims = registered(stage, github, 2, allowForks=allow_forks)
+    busy = str(stage.see(claims[1]).runner_name)
+    github.show(busy, busy=True)
+    github.groups = [GroupSeen(id=1, name="Default", visibility="all", public=True)]
+    sweep(stage)
+    assert states(stage) == ["delivered", "delivered"], "the list of groups is used for an hour"
+    stage.rows("UPDATE runner_group_lists SET read_at = now() - interval '61 min'")
+
+    sweep(stage)
+    releases(stage)
+    tick(stage)
+    if allow_forks:
+        assert states(stage) == ["delivered", "delivered"]
+        return
+    assert states(stage) == ["ended", "releasing"]
+    assert busy in github.runners, "GitHub refuses while it executes a job"
+    assert "admits public repositories" in stage.see(claims[0]).release_reason
+    assert stage.see(claims[1]).pod_uid in {pod.uid for pod in stage.pods().values()}
+
+
+@pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize("fails", [Forbidden("no"), Retryable("503")])
+def test_runners_stay_if_github_does_not_list_the_groups(stage: Stage, github: GitHub, fails: UpstreamError) -> None:
+    registered(stage, github, 2)
+    stage.rows("DELETE FROM runner_group_lists")
+    github.fails = fails
+    sweep(stage)
+    github.fails = None
+    github.groups = []
+    sweep(stage)
+    assert states(stage) == ["delivered", "delivered"]
+    assert stage.rows("SELECT 1 FROM runner_group_lists"), "the groups were listed"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_of_a_repository_that_becomes_public_leaves(stage: Stage, github: GitHub) -> None:
+    stage.job(1, state="completed")
+    stage.rows("UPDATE jobs SET repository_id = 7, public = false")
+    registered(stage, github, 1, registration={"repository": "acme/shop"})
+    sweep(stage)
+    assert states(stage) == ["delivered"]
+    stage.rows("UPDATE jobs SET public = true")
+    sweep(stage)
+    assert states(stage) == ["releasing"]
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_that_executes_a_job_stays_though_github_lost_it_and_its_group_is_public(
+    stage: Stage, github: GitHub
+) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    stage.job(7, state="queued")
+    runs(stage, claim_id, 7, "in_progress")
+    github.runners.clear()
+    github.groups = [GroupSeen(id=1, name="Default", visibility="all", public=True)]
+    stage.rows("DELETE FROM runner_group_lists")
+    for _ in range(3):
+        sweep(stage)
+    assert states(stage) == ["delivered"]
+
+
+@pytest.mark.usefixtures("no_chains", "github")
+def test_no_runner_is_registered_for_an_account_that_the_pool_does_not_allow(stage: Stage) -> None:
+    stage.pool(replicas=1, allowedAccounts=[999], **LIFE)
+    offered(stage)
+    assert match(stage) == []
+    assert "allowedAccounts of the pool does not contain 1" in degraded(stage)
+    spec(stage, allowedAccounts=[999, 1])
+    tick(stage)
+    assert len(match(stage)) == 1
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_leaves_if_its_account_is_not_allowed_any_more(stage: Stage, github: GitHub) -> None:
+    registered(stage, github, 1, allowedAccounts=[1])
+    sweep(stage)
+    assert states(stage) == ["delivered"]
+    spec(stage, allowedAccounts=[2])
+    tick(stage)
+    sweep(stage)
+    assert states(stage) == ["releasing"]
 
 
 @pytest.mark.usefixtures("no_chains")
@@ -764,6 +856,26 @@ def test_a_runner_that_executes_a_job_is_not_removed_because_github_does_not_kno
     runs(stage, claim_id, 7, "completed")
     sweep(stage)
     assert stage.see(claim_id).state == "releasing"
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_that_is_busy_for_too_long_leaves_though_the_begin_of_its_job_was_lost(
+    stage: Stage, github: GitHub
+) -> None:
+    (claim_id,) = registered(stage, github, 1)
+    github.show(str(stage.see(claim_id).runner_name), busy=True)
+    sweep(stage)
+    stage.rows("UPDATE claims SET runner_seen_at = now() - interval '6 days'")
+    stage.job(7, state="queued")
+    runs(stage, claim_id, 7, "in_progress")
+    runs(stage, claim_id, 7, "completed")
+    sweep(stage)
+    assert stage.see(claim_id).state == "delivered", "another job than the first has begun since"
+
+    stage.rows("UPDATE executions SET ended_at = now() - interval '6 days'")
+    sweep(stage)
+    assert stage.see(claim_id).state == "releasing"
+    assert stage.see(claim_id).release_reason == "its job has been running for longer than GitHub allows"
 
 
 @pytest.mark.usefixtures("no_chains")

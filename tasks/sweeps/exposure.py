@@ -1,0 +1,55 @@
+"""Whether registered persistent runners may stay: their account, their runner group and their repository can change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from models.routing.runner_groups import Wanted
+from ostler.errors import UpstreamError
+from rules.claims.registrations import why_not_allowed
+from rules.pools.volumes import Reclaim
+from rules.routing.forks import private_only
+from rules.routing.scopes import Scope
+from tasks.routing.runner_groups import why_exposed
+from tasks.sweeps.tick import Tick
+from tasks.worker.base import remaining
+
+
+class Exposure:
+    """Whether the runners of a pool may stay in their scope. Each pool and scope is judged once per tick."""
+
+    def __init__(self, tick: Tick) -> None:
+        self._tick = tick
+        self._found: dict[tuple[int, str], str | None] = {}
+
+    def why(self, claim: Row[Any]) -> str | None:
+        """Return why the runner of a claim must leave, or None.
+
+        It must leave if its pool does not allow the account any more, or if a job of a fork could reach the runner,
+        because its group now admits public repositories, or because its repository became public.
+        """
+        key = (claim.pool_id, claim.scope)
+        if key not in self._found:
+            self._found[key] = why_not_allowed(claim.account_id, claim.allowed_accounts) or self._judge(claim)
+        return self._found[key]
+
+    def _judge(self, claim: Row[Any]) -> str | None:
+        scope = Scope.parse(claim.scope)
+        wanted = Wanted(
+            group=claim.runner_group_id if claim.runner_group_name is None else claim.runner_group_name,
+            installation_id=claim.installation_id,
+            repository=f"{scope.login}/{scope.repository_name or ''}",
+            repository_id=None,
+            organization=scope.repository_name is None,
+            public=False,
+            private_only=private_only(
+                retains=claim.volume_reclaim == Reclaim.RETAIN, persistent=True, allow_forks=claim.allow_forks
+            ),
+        )
+        try:
+            return why_exposed(self._tick.rt, wanted, account_id=claim.account_id, left=remaining)
+        except UpstreamError as error:
+            self._tick.skipped(error, scope=claim.scope)
+            return None
