@@ -77,7 +77,7 @@ def claims(
                 row.purpose,
                 row.state,
                 row.stamp,
-                row.job_id,
+                row.job_id or row.executes_job_id,
                 row.account,
                 row.pool,
                 row.pod,

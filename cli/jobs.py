@@ -82,6 +82,7 @@ def jobs(
             Column("pool", Kind.NAME, drop=3),
             Column("age"),
             Column("account", Kind.NAME, drop=4),
+            Column("runner", Kind.NAME, drop=5),
         ),
         (
             (
@@ -93,6 +94,7 @@ def jobs(
                 row.pool,
                 age(row.queued_at, now=now),
                 row.account,
+                row.runner,
             )
             for row in page.rows
         ),

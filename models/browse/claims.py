@@ -16,7 +16,11 @@ from rules.claims.machines import ClaimState, Purpose
 MOST_EVENTS = 500
 
 _COLUMNS = """
-    t.id, t.purpose, t.state, t.stamp, t.job_id, t.account_id,
+    t.id, t.purpose, t.state, t.stamp, t.job_id,
+    CASE WHEN t.purpose = 'register' THEN
+        (SELECT max(e.job_id) FROM executions e
+         WHERE e.claim_id = t.id AND e.ended_at IS NULL AND e.account_id = t.account_id) END AS executes_job_id,
+    t.account_id,
     (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.pool_id,
     (SELECT name FROM pools WHERE id = t.pool_id) AS pool,
     p.name AS pod, t.pod_uid, t.vcpu, t.memory, t.runner_name,

@@ -32,7 +32,8 @@ _COLUMNS = """
     t.id, t.account_id, (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.repository, t.run_id,
     t.run_attempt, t.name, t.workflow_name, t.head_branch, t.labels, t.state, t.conclusion, t.pool_id,
     (SELECT name FROM pools WHERE id = t.pool_id) AS pool, t.hold_reason, t.hold_detail, t.not_before, t.priority,
-    t.queued_at, t.started_at, t.completed_at, t.changed_at
+    t.queued_at, t.started_at, t.completed_at, t.changed_at,
+    (SELECT runner_name FROM executions WHERE job_id = t.id) AS runner
 """
 
 
@@ -117,9 +118,6 @@ def _facts(
         {"id": job.account_id},
     ).one()
     live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
-    runner = db.execute(
-        text("SELECT runner_name FROM executions WHERE job_id = :id"), {"id": job.id}
-    ).scalar_one_or_none()
     queued = job.state == JobState.QUEUED
     return JobFacts(
         id=job.id,
@@ -148,7 +146,7 @@ def _facts(
             runner=live.runner_name,
             last_error=live.last_error,
         ),
-        runner=runner,
+        runner=job.runner,
         conclusion=job.conclusion,
         lost=_lost(claims, over_at=job.completed_at),
         near=_near(db, job) if job.hold_reason in {HoldReason.NO_POOL, HoldReason.TWO_POOLS} else None,

@@ -13,6 +13,7 @@ from models.db.sql import text
 
 MOST_CLAIMS = 100
 MOST_EVENTS = 500
+MOST_EXECUTIONS = 100
 
 _COLUMNS = """
     p.id, p.namespace, p.name, p.uid, p.pool_id, (SELECT name FROM pools WHERE id = p.pool_id) AS pool, p.created_at,
@@ -23,11 +24,15 @@ _COLUMNS = """
 
 @dataclass(frozen=True, slots=True)
 class PodStory:
-    """A Pod with its claims and with the events of these claims. Both lists begin with the oldest row."""
+    """A Pod with its claims, the events of these claims, and the jobs that its runner began to execute.
+
+    Claims and events begin with the oldest row, the jobs with the newest.
+    """
 
     pod: Row[Any]
     claims: Sequence[Row[Any]]
     events: Sequence[Row[Any]]
+    executions: Sequence[Row[Any]]
 
 
 def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | None = None) -> PodStory | None:
@@ -65,4 +70,17 @@ def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | N
         """),
         {"claims": [claim.id for claim in claims], "most": MOST_EVENTS},
     ).all()
-    return PodStory(pod, claims, events)
+    executions = db.execute(
+        text("""
+            SELECT job_id, claim_id, runner_name, started_at, ended_at FROM executions
+            WHERE claim_id = ANY(:claims)
+              AND (CAST(:accounts AS bigint[]) IS NULL OR account_id = ANY(CAST(:accounts AS bigint[])))
+            ORDER BY id DESC LIMIT :most
+        """),
+        {
+            "claims": [claim.id for claim in claims],
+            "most": MOST_EXECUTIONS,
+            "accounts": None if accounts is None else list(accounts),
+        },
+    ).all()
+    return PodStory(pod, claims, events, executions)

@@ -42,7 +42,8 @@ class Claim(Shown):
     purpose: Purpose
     state: ClaimState
     stamp: Stamp
-    job_id: int | None = Field(description="null for a retirement and for a spare")
+    job_id: int | None = Field(description="null for a retirement, for a spare and for a registration")
+    executes_job_id: int | None = Field(description="job that the persistent runner of a registration executes now")
     account_id: int | None
     account: str | None = Field(examples=["acme"])
     pool_id: int

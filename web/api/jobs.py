@@ -62,6 +62,10 @@ class Job(Shown):
     queued_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
+    runner: str | None = Field(
+        description="name of the runner that executes or executed the job; null before its begin",
+        examples=["small-0a1b2c3d-5e6f7a8b"],
+    )
     age_seconds: float = Field(description="seconds from `queued_at` to now, or to the end of the job", examples=[12.5])
 
 

@@ -37,6 +37,16 @@ class PodClaim(Shown):
     last_error: str | None
 
 
+class PodJob(Shown):
+    """One job that a runner of the Pod began to execute."""
+
+    job_id: int
+    claim_id: int
+    runner_name: str
+    started_at: datetime
+    ended_at: datetime | None
+
+
 class ClaimEvent(Event):
     """One transition of a claim of the Pod."""
 
@@ -71,6 +81,7 @@ class Pod(Shown):
     end: str | None = Field(description="how the Pod ended, as far as this was observed; null before its end")
     claims: list[PodClaim]
     events: list[ClaimEvent]
+    executions: list[PodJob] = Field(description="the newest 100 jobs that the Pod's runner began to execute")
 
 
 def router(database: Callable[[], Database]) -> APIRouter:
@@ -91,6 +102,7 @@ def router(database: Callable[[], Database]) -> APIRouter:
             "end": describe(end_of(story.pod), pod="it"),
             "claims": story.claims,
             "events": story.events,
+            "executions": story.executions,
         }
 
     return routes

@@ -100,6 +100,7 @@ def test_jobs_are_listed_and_filtered_for_people_and_for_scripts(operator: Opera
         "pool",
         "age",
         "account",
+        "runner",
     ]
     assert "[red]deploy[/red]" in shown.stdout  # what others wrote is shown, not obeyed
     assert [job["id"] for job in operator.json("jobs")] == [13, 12, 11]
@@ -107,6 +108,30 @@ def test_jobs_are_listed_and_filtered_for_people_and_for_scripts(operator: Opera
     assert [job["id"] for job in operator.json("jobs", "--account", "GLOBEX")] == [13]
     assert [job["id"] for job in operator.json("jobs", "--state", "queued", "--account", "77")] == [12]
     assert [job["id"] for job in operator.json("jobs", "--repository", "acme/app", "--limit", "1")] == [12]
+
+
+def test_every_list_names_the_jobs_and_the_persistent_runner_that_executes_them(operator: Operator) -> None:
+    (claim,) = operator.execute(
+        "UPDATE claims SET purpose = 'register', state = 'delivered', job_id = NULL, runner_name = 'linux-1-ab' "
+        "RETURNING id, (SELECT name FROM runner_pods WHERE id = runner_pod_id) AS pod"
+    )
+    operator.execute(
+        """
+        INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
+        SELECT id, 'linux-1-ab', :claim, 77, 2000, 4096, now(), CASE WHEN id = 11 THEN now() END
+        FROM jobs WHERE id IN (11, 12) ORDER BY id
+        """,
+        claim=claim.id,
+    )
+    assert [each["runner"] for each in operator.json("jobs")] == [None, "linux-1-ab", "linux-1-ab"]
+    assert "linux-1-ab" in operator.run("jobs", "--wide").stdout
+    assert operator.json("job", "12")["runner"] == "linux-1-ab"
+    (listed,) = operator.json("claims")
+    assert (listed["job_id"], listed["executes_job_id"]) == (None, 12)
+    assert " 12 " in operator.run("claims").stdout
+    pod = operator.json("pod", claim.pod)
+    assert [(each["job_id"], each["ended_at"] is None) for each in pod["executions"]] == [(12, True), (11, False)]
+    assert "Jobs: 12 (runs, runner linux-1-ab), 11 (ended, runner" in operator.run("pod", claim.pod).stdout
 
 
 @pytest.mark.parametrize(

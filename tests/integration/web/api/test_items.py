@@ -291,6 +291,27 @@ def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) 
     assert stage.get("/claims", pod="nobody").json()["items"] == []
 
 
+def test_a_persistent_runner_is_named_with_its_job_in_every_list(stage: Stage) -> None:
+    stage.account()
+    pool = stage.pool()
+    stage.job(1, pool_id=pool, state="running")
+    claim = add_claim(stage.engine, pool, 1, state="delivered", runner="small-1-ab", account_id=7)
+    stage.execute("UPDATE claims SET purpose = 'register', job_id = NULL")
+    stage.execute(
+        """
+        INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at)
+        VALUES (1, 'small-1-ab', :claim, 7, 2000, 4096, now())
+        """,
+        claim=claim,
+    )
+    (job,) = stage.get("/jobs").json()["items"]
+    assert (job["id"], job["runner"], stage.get("/jobs/1").json()["runner"]) == (1, "small-1-ab", "small-1-ab")
+    (item,) = stage.get("/claims").json()["items"]
+    assert (item["id"], item["job_id"], item["executes_job_id"]) == (claim, None, 1)
+    (execution,) = stage.get(f"/pods/{item['pod']}").json()["executions"]
+    assert (execution["job_id"], execution["runner_name"], execution["ended_at"]) == (1, "small-1-ab", None)
+
+
 @pytest.mark.parametrize(
     ("conclusion", "over_after", "told"), [("failure", 60, True), ("failure", -60, False), ("success", 60, False)]
 )
