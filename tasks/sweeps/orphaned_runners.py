@@ -40,13 +40,11 @@ APPLIED_WITHIN = timedelta(days=1)
 GitHub might have registered the runner of the mint after the look-up.
 """
 
-NAMED = 10
-"""Maximum number of runners that one log line names."""
+NAMED = 100
+"""Maximum number of runners that one log line names. An organisation might have thousands."""
 
-MAX_KNOWN = 1000
-"""Maximum number of runners of others that a process logs. An organisation might have thousands of them."""
-
-_foreign: set[tuple[str, str]] = set()
+_foreign: dict[str, frozenset[str]] = {}
+"""Runners of others in the last list of each scope with a persistent pool."""
 
 
 @sweep(ORPHANED_RUNNERS, longest=LONGEST)
@@ -92,9 +90,11 @@ def check_scope(tick: Tick, scope: orphans.ScopeOfRunners, *, persistent: Collec
 def report_foreign(scope: str, names: Iterable[str]) -> None:
     """Log the runners beside those of a persistent pool that Ostler did not register. It leaves them alone.
 
-    GitHub might give them jobs of the pool. Each process logs such a runner once.
+    GitHub might give them jobs of the pool. Each process logs such a runner once, and again if it was away.
     """
-    foreign = sorted(name for name in names if first_seen(scope, name))
+    listed = frozenset(names)
+    foreign = sorted(listed - _foreign.get(scope, frozenset()))
+    _foreign[scope] = listed
     if foreign:
         log.info(
             "runners.ignored_because_ostler_did_not_register_them",
@@ -102,14 +102,6 @@ def report_foreign(scope: str, names: Iterable[str]) -> None:
             count=len(foreign),
             names=foreign[:NAMED],
         )
-
-
-def first_seen(scope: str, name: str) -> bool:
-    """Return True at the first call for a runner in this process. `MAX_KNOWN` runners are known at most."""
-    if (scope, name) in _foreign or len(_foreign) >= MAX_KNOWN:
-        return False
-    _foreign.add((scope, name))
-    return True
 
 
 def record_removed(tick: Tick, scope: orphans.ScopeOfRunners, listed: set[str]) -> None:

@@ -946,10 +946,16 @@ def test_a_runner_by_hand_is_left_alone(stage: Stage, github: GitHub) -> None:
         for _ in range(3):
             sweep(stage)
             orphaned_runners.run()
+        github.show("another")
+        sweep(stage)
+        orphaned_runners.run()
     assert "by-hand" in github.runners
     assert stage.see(claim_id).state == "delivered"
     told = [line for line in lines if line["event"] == "runners.ignored_because_ostler_did_not_register_them"]
-    assert [(line["names"], line["count"], line["scope"]) for line in told] == [(["by-hand"], 1, "orgs/acme")]
+    assert [(line["names"], line["count"], line["scope"]) for line in told] == [
+        (["by-hand"], 1, "orgs/acme"),
+        (["another"], 1, "orgs/acme"),
+    ]
 
 
 def _deleted(stage: Stage, name: str) -> None:
