@@ -50,7 +50,7 @@ def failing(error: UpstreamError) -> Callable[..., Any]:
 
 
 def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float, *, since: datetime) -> None:
-    """Assert that a claim has no lease, says why, is not taken for lost, and is due so many seconds after a run.
+    """Assert that a claim has no lease, says why, is not taken for lost, and is due `wait` seconds after a run.
 
     `since` is a time just before that run.
     """
@@ -66,7 +66,7 @@ def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: floa
 
 
 def assert_due(due_at: datetime, wait: float, *, since: datetime) -> None:
-    """Assert that a claim is due so many seconds after a run that began just after `since` and is over now.
+    """Assert that a claim is due `wait` seconds after a run that began just after `since` and is over now.
 
     The wait grows with the time for which a step was tried, which is at most the time that has passed.
     """
