@@ -44,7 +44,7 @@ class Why(StrEnum):
 class ObservedPod:
     """One Pod, or the row of a Pod that is still to be created (`unborn`).
 
-    - `idle_since`: the Pod's first poll, or the end of its last claim.
+    - `generation`: creation of the pool's oldest present Pod that was made from the same template.
     - `stale`: the Pod was made from an older template.
     - `cordoned`, `node_gone`: the Pod's node is cordoned, or gone.
     - `seen`: the Pod was in the list. A Pod that was not in the list is not retired.
@@ -57,7 +57,7 @@ class ObservedPod:
     id: int
     state: PodState
     created_at: datetime
-    idle_since: datetime
+    generation: datetime
     stale: bool = False
     cordoned: bool = False
     node_gone: bool = False
@@ -406,7 +406,8 @@ def _retirements(
 
     The surplus has this order: unresponsive Pods, starting Pods without a node, other starting Pods, warm Pods, busy
     persistent runners. Busy runners therefore stay longest. Pods of one state have this order: Pods on cordoned nodes,
-    stale Pods, Pods that are idle longest. Busy runners are replaced after warm Pods, and never because of their age.
+    stale Pods of the oldest template, other stale Pods, and within each template the newest Pod. Busy runners are
+    replaced after warm Pods, and never because of their age.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = [pod for pod in kept if pod.seen and not pod.unborn]
@@ -441,9 +442,13 @@ def _is_old(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
     return (now - pod.registered_at).total_seconds() > pool.max_runner_age
 
 
-def _dispensable(pod: ObservedPod) -> tuple[bool, bool, datetime, int]:
-    """Return the sort key of Pods in the same state. The most dispensable Pod comes first."""
-    return not pod.cordoned, not pod.stale, pod.idle_since, pod.id
+def _dispensable(pod: ObservedPod) -> tuple[bool, bool, datetime, float, int]:
+    """Return the sort key of Pods in the same state. The most dispensable Pod comes first.
+
+    The newest Pod of a template comes first, because its node is more likely to be one that was added for a peak, and
+    because the caches of an older runner hold more.
+    """
+    return not pod.cordoned, not pod.stale, pod.generation, -pod.created_at.timestamp(), pod.id
 
 
 def _hopeless(kept: Iterable[ObservedPod]) -> str | None:

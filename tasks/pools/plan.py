@@ -129,8 +129,18 @@ def make_plan(
     While the Kubernetes gate is closed, Pods must not be retired. The gate is read only if the plan retires Pods. If
     the gate is closed, a second plan without retirements replaces the first plan.
     """
+    generations: dict[str, datetime] = {}
+    for row in rows:
+        generations[row.template_hash] = min(row.created_at, generations.get(row.template_hash, row.created_at))
     pods = [
-        observed_pod(row, by_uid.get(row.uid or ""), template_hash=pool.template_hash, nodes=nodes, now=now)
+        observed_pod(
+            row,
+            by_uid.get(row.uid or ""),
+            template_hash=pool.template_hash,
+            generation=generations[row.template_hash],
+            nodes=nodes,
+            now=now,
+        )
         for row in rows
     ]
     fresh = {pod.id for pod in pods if not pod.stale}
@@ -159,11 +169,12 @@ def make_plan(
 
 
 def observed_pod(
-    row: PodRow, pod: PodSeen | None, *, template_hash: str, nodes: NodeSnapshot, now: datetime
+    row: PodRow, pod: PodSeen | None, *, template_hash: str, generation: datetime, nodes: NodeSnapshot, now: datetime
 ) -> ObservedPod:
     """Return a Pod in the form that the plan reads.
 
     `pod`: the listed Pod, or None if the list does not show it. The plan does not change a Pod that is not listed.
+    `generation`: creation of the pool's oldest Pod with the same template.
     """
     heard = row.offered or (row.polled_at is not None and now - row.polled_at < HEARD_WITHIN)
     state = state_of(
@@ -179,12 +190,11 @@ def observed_pod(
             registration=registration_of(row, pod),
         )
     )
-    made = row.created_at if pod is None else max(row.created_at, pod.created_at)
     return ObservedPod(
         id=row.id,
         state=state,
-        created_at=made,
-        idle_since=max(row.first_polled_at or made, row.freed_at or made),
+        created_at=row.created_at if pod is None else max(row.created_at, pod.created_at),
+        generation=generation,
         stale=row.uid is not None and row.template_hash != template_hash,
         cordoned=pod is not None and pod.node in nodes.cordoned,
         node_gone=on_gone_node(row, pod, nodes),

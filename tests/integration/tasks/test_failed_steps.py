@@ -68,7 +68,7 @@ def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: floa
 def assert_due(due_at: datetime, wait: float, *, since: datetime) -> None:
     """Assert that a claim is due `wait` seconds after a run that began just after `since` and is over now.
 
-    The wait grows with the time for which a step was tried, which is at most the time that has passed.
+    The wait grows with the age of a step, and the age by no more than the time that has passed.
     """
     passed = (utcnow() - since).total_seconds()
     assert wait <= (due_at - since).total_seconds() <= wait + 2 * passed

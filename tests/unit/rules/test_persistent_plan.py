@@ -37,7 +37,7 @@ def test_a_marked_runner_counts_as_a_replica_and_as_surplus_until_it_is_gone() -
     marked = pod(1, PodState.BUSY, marked=True)
     assert retired(look(pool(2), marked, pod(2), pod(3))) == []
     assert look(pool(3), marked, pod(2), pod(3)).create == 0
-    assert retired(look(pool(1), marked, pod(2, idle=90), pod(3))) == [(2, Why.SURPLUS)]
+    assert retired(look(pool(1), marked, pod(2, age=9), pod(3))) == [(2, Why.SURPLUS)]
 
 
 def test_a_marked_runner_is_not_available_for_a_rollout() -> None:
@@ -66,7 +66,7 @@ def busy_runner(number: int, **facts: Any) -> ObservedPod:
 
 
 def test_a_busy_runner_is_asked_for_if_no_idle_runner_is_left_to_go() -> None:
-    busy = [busy_runner(number, idle=number) for number in (1, 2, 3)]
+    busy = [busy_runner(number, age=100 - number) for number in (1, 2, 3)]
     assert retired(look(pool(2), *busy, pod(4))) == [(4, Why.SURPLUS), (3, Why.SURPLUS)]
     assert retired(look(pool(0, leaving=True), *busy)) == [(3, Why.DRAINED), (2, Why.DRAINED), (1, Why.DRAINED)]
     assert retired(look(pool(2), *busy[:2], replace(busy[2], marked=True))) == [], "it was asked for before"

@@ -21,15 +21,15 @@ def pod(
     number: int,
     state: PodState = PodState.WARM,
     *,
-    idle: float = 60,
     age: float = 100,
+    generation: float = 3600,
     **flags: bool | str | datetime,
 ) -> ObservedPod:
     return ObservedPod(
         id=number,
         state=state,
         created_at=NOW - timedelta(seconds=age),
-        idle_since=NOW - timedelta(seconds=idle),
+        generation=NOW - timedelta(seconds=generation),
         **flags,  # type: ignore[arg-type]
     )
 
@@ -69,11 +69,11 @@ def test_a_pod_that_others_delete_is_replaced_unless_it_works() -> None:
     assert (made.create, made.retire) == (2, ())
 
 
-def test_surplus_takes_rows_first_then_pods_that_never_polled_then_the_longest_idle() -> None:
+def test_surplus_takes_rows_first_then_pods_that_never_polled_then_the_newest() -> None:
     pods = [
-        pod(1, idle=10),
-        pod(2, idle=500),
-        pod(3, idle=90),
+        pod(1, age=500),
+        pod(2, age=10),
+        pod(3, age=90),
         pod(4, PodState.STARTING),
         pod(5, PodState.STARTING, unborn=True),
     ]
@@ -84,10 +84,10 @@ def test_surplus_takes_rows_first_then_pods_that_never_polled_then_the_longest_i
 
 def test_unresponsive_pods_are_surplus_before_starting_and_warm_ones() -> None:
     pods = [
-        pod(1, idle=900),
+        pod(1, age=1),
         pod(2, PodState.STARTING),
         pod(3, PodState.UNRESPONSIVE),
-        pod(4, PodState.UNRESPONSIVE, idle=300),
+        pod(4, PodState.UNRESPONSIVE, age=30),
     ]
     assert retired(look(pool(3), *pods)) == [(4, Why.SURPLUS)]
     assert retired(look(pool(1), *pods)) == [(4, Why.SURPLUS), (3, Why.SURPLUS), (2, Why.SURPLUS)]
@@ -95,10 +95,18 @@ def test_unresponsive_pods_are_surplus_before_starting_and_warm_ones() -> None:
 
 
 def test_cordoned_and_stale_pods_are_surplus_before_healthy_ones() -> None:
-    healthy = [pod(1, idle=900), pod(2, idle=900)]
-    worse = [pod(3, stale=True, idle=5), pod(4, cordoned=True, idle=1), pod(5, stale=True, idle=9)]
+    healthy = [pod(1, age=1, generation=9000), pod(2, age=1)]
+    worse = [pod(3, stale=True, age=50), pod(4, cordoned=True, age=90), pod(5, stale=True, age=10)]
     made = look(pool(2, max_surge=0), *healthy, *worse)
     assert retired(made) == [(4, Why.SURPLUS), (5, Why.SURPLUS), (3, Why.SURPLUS)]
+
+
+@pytest.mark.parametrize(("replicas", "why"), [(1, Why.SURPLUS), (5, Why.TEMPLATE)])
+def test_the_oldest_template_goes_first_and_its_newest_pod_before_the_others(replicas: int, why: Why) -> None:
+    first = [pod(1, stale=True, generation=900, age=900), pod(2, stale=True, generation=900, age=500)]
+    second = [pod(3, stale=True, generation=600, age=600), pod(4, stale=True, generation=600, age=20)]
+    made = look(pool(replicas, max_surge=0, max_unavailable_percent=80), *second, pod(5, age=10), *first)
+    assert retired(made) == [(number, why) for number in (2, 1, 4, 3)]
 
 
 def test_surplus_pods_count_as_unavailable_for_a_roll() -> None:
@@ -270,7 +278,7 @@ pods_of = st.lists(
         id=st.integers(0, 10**6),
         state=states,
         created_at=st.integers(0, 2000).map(lambda s: NOW - timedelta(seconds=s)),
-        idle_since=st.integers(0, 2000).map(lambda s: NOW - timedelta(seconds=s)),
+        generation=st.integers(0, 2000).map(lambda s: NOW - timedelta(seconds=s)),
         stale=st.booleans(),
         cordoned=st.booleans(),
         unschedulable=st.booleans(),
@@ -329,10 +337,10 @@ def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
         now += timedelta(seconds=10)
         for number, each in world.items():  # whoever starts has polled by the next check, some of them later
             if each.state is PodState.STARTING and (number % 31 not in slow or turn % 3 == 0):
-                world[number] = replace(each, state=PodState.WARM, idle_since=now)
+                world[number] = replace(each, state=PodState.WARM)
         for _ in range(step.create):
             made += 1
-            world[made] = ObservedPod(id=made, state=PodState.STARTING, created_at=now, idle_since=now)
+            world[made] = ObservedPod(id=made, state=PodState.STARTING, created_at=now, generation=now)
     rest = plan(of, list(world.values()), most=MOST, now=now)
     assert (rest.create, rest.retire, rest.give_up) == (0, (), ())
     busy = sum(each.state is PodState.BUSY for each in world.values())

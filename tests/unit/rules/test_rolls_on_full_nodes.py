@@ -121,7 +121,7 @@ class Cluster:
             id=pod.id,
             state=pod.state,
             created_at=created,
-            idle_since=created,
+            generation=created,
             stale=pod.stale,
             unschedulable=pod.placed is None,
         )

@@ -28,15 +28,34 @@ from tests.integration.tasks.pools.fleet import (
 from tests.nodes import LiveNode
 
 
-def test_of_too_many_those_go_that_never_polled_and_then_those_idle_longest(stage: Stage) -> None:
+def test_of_too_many_those_go_that_never_polled_and_then_the_newest(stage: Stage) -> None:
     stage.pool(replicas=4)
     kept(stage)
     first, second, third, fourth = sorted(stage.pods())
     polls(stage, first, second, third)
-    stage.rows("UPDATE runner_pods SET first_polled_at = now() - interval '1 h' WHERE name = :name", name=third)
+    stage.rows("UPDATE runner_pods SET created_at = now() + interval '1 min' WHERE name = :name", name=third)
     spec(stage, replicas=2)
     kept(stage)
     assert reasons(stage) == dict.fromkeys((third, fourth), "the pool has too many Pods")
+
+
+def test_the_surplus_begins_with_the_oldest_template(stage: Stage) -> None:
+    stage.pool(replicas=3)
+    kept(stage)
+    polls(stage)
+    second, first, _ = sorted(stage.pods())
+    for name, age in ((second, 10), (first, 20)):
+        stage.rows(
+            """
+            UPDATE runner_pods SET template_hash = 'of ' || name, created_at = now() - make_interval(mins => :age)
+            WHERE name = :name
+            """,
+            name=name,
+            age=age,
+        )
+    spec(stage, replicas=2, rollout={"maxSurge": 0})
+    kept(stage)
+    assert reasons(stage)[first] == "the pool has too many Pods"
 
 
 def test_one_tick_retires_five_however_often_the_pool_is_reconciled(stage: Stage) -> None:
