@@ -249,7 +249,8 @@ def _lifecycle_rules() -> list[Json]:
             "message": "with lifecycle persistent, runnerLabels must have no commas and no line breaks",
         },
         {
-            "rule": f"!{persistent} || !has(self.spec.allowedRepositories) || self.spec.allowedRepositories.size() == 0",
+            "rule": f"!{persistent} || !has(self.spec.allowedRepositories) "
+            "|| self.spec.allowedRepositories.size() == 0",
             "message": "allowedRepositories does not work with lifecycle persistent, because GitHub chooses the job: "
             "remove allowedRepositories, and restrict the repositories of the runner group",
         },
