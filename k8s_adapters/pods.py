@@ -21,6 +21,9 @@ from ostler.errors import Gone, Retryable
 from rules.pools.starts import NO_SANDBOX
 from rules.upstream.retry import RetryPolicy
 
+_NO_NODE = frozenset({"Unschedulable", "SchedulerError"})
+_MESSAGE = 300
+"""Maximum length of a message that is kept."""
 _PAGE = 500
 _BOUND_TO_POD_OR_NODE = frozenset(
     {
@@ -57,7 +60,7 @@ class PodSeen:
     owner reference of the Pod names a pool, `of_a_set` if one names a StatefulSet. `started_at` is the time at which
     the kubelet accepted the Pod. The kubelet ends the Pod `active_deadline` seconds after `started_at`. `exit_held` is
     True if the Pod has the finalizer `EXIT_FINALIZER`. `ends_by` is the end of the grace period of a Pod that is being
-    deleted.
+    deleted. `no_node_because` is the scheduler's message about an unschedulable Pod.
     """
 
     name: str
@@ -90,6 +93,7 @@ class PodSeen:
     active_deadline: int | None = None
     exit_held: bool = False
     ends_by: datetime | None = None
+    no_node_because: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -208,6 +212,7 @@ def read_pod(item: Json) -> PodSeen:
     poller, runner = containers.get("poller") or {}, containers.get("runner") or {}
     ended = _ended(runner)
     owner = str(labels.get(OWNER_LABEL, ""))
+    unschedulable = _unschedulable(status)
     return PodSeen(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -227,10 +232,7 @@ def read_pod(item: Json) -> PodSeen:
         runner_exit_code=ended.get("exitCode"),
         runner_exit_signal=ended.get("signal"),
         runner_exit_reason=ended.get("reason"),
-        unschedulable=any(
-            each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"
-            for each in status.get("conditions") or ()
-        ),
+        unschedulable=unschedulable is not None,
         waiting_reason=_waiting_reason_of(status, poller, runner),
         poller_running="running" in (poller.get("state") or {}),
         attachable_volumes=any(
@@ -247,7 +249,19 @@ def read_pod(item: Json) -> PodSeen:
         active_deadline=(item.get("spec") or {}).get("activeDeadlineSeconds"),
         exit_held=EXIT_FINALIZER in (metadata.get("finalizers") or ()),
         ends_by=datetime.fromisoformat(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else None,
+        no_node_because=unschedulable or "",
     )
+
+
+def _unschedulable(status: Json) -> str | None:
+    """Return the beginning of the scheduler's message about a Pod without a node, or None if it does not say so.
+
+    The reason is `SchedulerError` if a volume was not bound in time to a node that the scheduler had chosen.
+    """
+    for each in status.get("conditions") or ():
+        if each.get("type") == "PodScheduled" and each.get("reason") in _NO_NODE:
+            return str(each.get("message") or "")[:_MESSAGE]
+    return None
 
 
 def _deletion_at(metadata: Json) -> datetime | None:

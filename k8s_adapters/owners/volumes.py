@@ -61,6 +61,7 @@ def volume_shape(volumes: Volumes) -> str:
 def _read(item: Json) -> VolumeSeen:
     metadata = item["metadata"]
     annotations = metadata.get("annotations") or {}
+    phase = (item.get("status") or {}).get("phase")
     return VolumeSeen(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -68,6 +69,7 @@ def _read(item: Json) -> VolumeSeen:
         shape=annotations.get(DIGEST_ANNOTATION, ""),
         pool_uid=annotations.get(POOL_UID_ANNOTATION, ""),
         age_seconds=(utcnow() - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds(),
-        lost=(item.get("status") or {}).get("phase") == "Lost",
+        lost=phase == "Lost",
+        pending=phase == "Pending",
         terminating="deletionTimestamp" in metadata,
     )

@@ -49,7 +49,7 @@ class ObservedPod:
     - `cordoned`, `node_gone`: the Pod's node is cordoned, or gone.
     - `seen`: the Pod was in the list. A Pod that was not in the list is not retired.
     - `terminating`: another client deletes the Pod, for example a drain of the node.
-    - `unschedulable`: the scheduler found no node for the Pod.
+    - `unschedulable`: the scheduler found no node for the Pod. `no_node_because` is its message.
     - `waiting`: the kubelet's reason for a waiting container, or None.
     - `poller_exit_code`, `runner_exit_code`: exit code of each container, or None while the container runs.
     """
@@ -65,6 +65,7 @@ class ObservedPod:
     seen: bool = True
     terminating: bool = False
     unschedulable: bool = False
+    no_node_because: str = ""
     waiting: str | None = None
     poller_exit_code: int | None = None
     runner_exit_code: int | None = None
@@ -374,6 +375,7 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
         trouble, detail = trouble_of(
             waiting=pod.waiting,
             unschedulable=pod.unschedulable,
+            no_node_because=pod.no_node_because,
             poller_exit_code=pod.poller_exit_code,
             seconds=pool.start_timeout,
             runner_exit_code=pod.runner_exit_code,

@@ -18,7 +18,7 @@ from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from rules.pools.starts import Starts, Trouble
-from rules.pools.volumes import VolumePlan
+from rules.pools.volumes import UNBOUND_AFTER, VolumePlan
 
 Json = dict[str, Any]
 
@@ -185,7 +185,8 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
         return Condition(
             "Degraded", "True", plan.hopeless, f"The kubelet cannot use the image of a new Pod: {plan.hopeless}"
         )
-    of_starts = _of_starts(plan.starts)
+    # The first poll of another runner resets the failures. The storage of one runner can fail all the same.
+    of_starts = _of_starts(plan.starts, repeated=REPEATED if pool.volumes is None else 1)
     return of_starts if of_starts.status == "True" else _of_running(pool, plan, now=now) or of_starts
 
 
@@ -207,6 +208,12 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
         return Condition("Degraded", "True", pool.blocked_mints.reason, told)
     if pool.registration is not None:
         return Condition("Degraded", "True", "RunnersNotRegistered", f"Runners are not registered: {pool.registration}")
+    if pool.volumes is not None and pool.volumes.unbound:
+        told = (
+            f"Volumes without storage for {UNBOUND_AFTER:.0f} s or longer: {pool.volumes.unbound}; `kubectl describe "
+            "pvc` has the cause, for example a storage class without room"
+        )
+        return Condition("Degraded", "True", "VolumesNotBound", told)
     if plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on gone nodes: {plan.lost}")
     if pool.replicas_writer is not None:
@@ -227,7 +234,7 @@ def _of_runners(brake: Brake) -> Condition:
     return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.describe()}{cure}")
 
 
-def _of_starts(starts: Starts) -> Condition:
+def _of_starts(starts: Starts, *, repeated: int) -> Condition:
     if starts.without_surge:
         return Condition(
             "Degraded",
@@ -242,7 +249,7 @@ def _of_starts(starts: Starts) -> Condition:
             reason, _, cure = starts.detail.partition(": ")
             told = f"The image cannot be used: {cure}" if cure else f"Pods do not start: {reason}"
             return Condition("Degraded", "True", reason, told)
-        case Trouble() as trouble if trouble is not Trouble.QUOTA and starts.failures >= REPEATED:
+        case Trouble() as trouble if trouble is not Trouble.QUOTA and starts.failures >= repeated:
             return Condition("Degraded", "True", "PodsDoNotStart", f"Pods do not start: {starts.detail}")
     return Condition("Degraded", "False", "AsExpected", "No problem detected")
 

@@ -149,11 +149,12 @@ def trouble_of(
     poller_exit_code: int | None,
     seconds: float,
     runner_exit_code: int | None = None,
+    no_node_because: str = "",
 ) -> tuple[Trouble, str]:
     """Return the trouble of a Pod whose start failed, with a description.
 
     `seconds` is the time limit for the Pod's first poll. The poller does not poll if the container `runner` ended
-    before it checked the image.
+    before it checked the image. `no_node_because` is the scheduler's message about an unschedulable Pod.
     """
     if poller_exit_code is not None:
         return _of_poller(poller_exit_code)
@@ -164,7 +165,8 @@ def trouble_of(
     if waiting in IMAGE_REFUSED | IMAGE_MISSED:
         return Trouble.IMAGE, f"{waiting}"
     if unschedulable:
-        return Trouble.UNSCHEDULABLE, f"no node accepted the Pod within {seconds:.0f} s"
+        because = f": {no_node_because}" if no_node_because else ""
+        return Trouble.UNSCHEDULABLE, f"no node accepted the Pod within {seconds:.0f} s{because}"
     if waiting == NO_SANDBOX:
         return Trouble.CONTAINER, (
             f"the node created no sandbox for the Pod within {seconds:.0f} s: `kubectl describe pod` has the cause, "

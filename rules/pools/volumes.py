@@ -28,6 +28,7 @@ class VolumeSeen:
     - `pool_uid`: the UID of the pool that it was created for.
     - `age_seconds`: time since its creation.
     - `lost`: its PersistentVolume does not exist any more.
+    - `pending`: it has no PersistentVolume yet.
     - `terminating`: its deletion was requested.
     """
 
@@ -38,6 +39,7 @@ class VolumeSeen:
     pool_uid: str = ""
     age_seconds: float = 0.0
     lost: bool = False
+    pending: bool = False
     terminating: bool = False
 
 
@@ -49,6 +51,7 @@ class VolumePlan:
     - `delete`: the volumes to delete.
     - `in_use`, `free`, `lost`: numbers of volumes. A lost volume is in no other number. Volumes that are being deleted
       are in no number.
+    - `unbound`: number of volumes among them that have had no PersistentVolume for `UNBOUND_AFTER` or longer.
     """
 
     reusable: tuple[str, ...] = ()
@@ -56,6 +59,7 @@ class VolumePlan:
     in_use: int = 0
     free: int = 0
     lost: int = 0
+    unbound: int = 0
 
     @property
     def count(self) -> int:
@@ -65,6 +69,12 @@ class VolumePlan:
 
 NO_VOLUMES = VolumePlan()
 
+
+UNBOUND_AFTER = 300.0
+"""Minimum age in seconds of a volume without a PersistentVolume, before this counts as a problem of the pool.
+
+The volume of a new runner has none until the scheduler has chosen a node, and then until the storage has made it.
+"""
 
 UNKNOWN_AFTER = 600.0
 """Minimum age in seconds of a volume whose runner Postgres does not know, before the runner counts as ended.
@@ -97,6 +107,7 @@ def plan_volumes(
         in_use=sum(each.runner not in ended and not each.lost for each in remaining),
         free=sum(each.runner in ended and not each.lost for each in remaining),
         lost=sum(each.lost for each in remaining),
+        unbound=sum(each.pending and each.age_seconds >= UNBOUND_AFTER for each in remaining),
     )
 
 

@@ -202,6 +202,7 @@ def observed_pod(
         seen=pod is not None,
         terminating=pod is not None and pod.terminating,
         unschedulable=pod is not None and pod.unschedulable,
+        no_node_because="" if pod is None else pod.no_node_because,
         waiting=None if pod is None else pod.waiting_reason,
         poller_exit_code=None if pod is None else pod.poller_exit_code,
         runner_exit_code=None if pod is None else pod.runner_exit_code,

@@ -106,3 +106,18 @@ def test_the_init_container_that_keeps_a_pod_from_starting_is_named(before: tupl
         }
     )
     assert seen.waiting_reason == reason
+
+
+@pytest.mark.parametrize(
+    ("reason", "unschedulable"),
+    [("Unschedulable", True), ("SchedulerError", True), ("SchedulingGated", False), (None, False)],
+)
+def test_pod_without_a_node_has_the_message_of_the_scheduler(reason: str | None, unschedulable: bool) -> None:
+    told = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/3 nodes: a full zone " * 40}
+    seen = read_pod(
+        {
+            "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {"conditions": [told]},
+        }
+    )
+    assert (seen.unschedulable, len(seen.no_node_because)) == (unschedulable, 300 if unschedulable else 0)

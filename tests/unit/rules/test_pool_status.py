@@ -18,6 +18,7 @@ from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
 from rules.pools.pool_status import Condition, PoolNow, conditions_of, dated, status_of, written
 from rules.pools.starts import Starts, Trouble
+from rules.pools.volumes import VolumePlan
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POOL = PoolNow(generation=3, selector="a=b", paused=False, leaving=False, problem=None, allowed_unavailable=0)
@@ -221,6 +222,21 @@ def test_held_mints_are_told_with_the_pods_that_work() -> None:
 def test_failed_registrations_are_told_before_lost_nodes() -> None:
     found = degraded(replace(POOL, registration="GitHub refuses"), plan(lost=1))
     assert found == ("True", "RunnersNotRegistered", "Runners are not registered: GitHub refuses")
+
+
+def test_volumes_without_storage_degrade_a_pool_and_name_the_cure() -> None:
+    of = replace(POOL, volumes=VolumePlan(in_use=3, unbound=2))
+    status, reason, message = degraded(of, plan(lost=1))
+    assert (status, reason) == ("True", "VolumesNotBound")
+    assert message.startswith("Volumes without storage for 300 s or longer: 2; `kubectl describe pvc`")
+    assert degraded(replace(POOL, volumes=VolumePlan(in_use=3)), plan())[0] == "False"
+
+
+def test_one_failed_start_degrades_a_pool_with_volumes_alone() -> None:
+    once = plan(starts=Starts(failures=1, trouble=Trouble.UNSCHEDULABLE, detail="no node: a full zone"))
+    assert degraded(POOL, once)[0] == "False"
+    found = degraded(replace(POOL, volumes=VolumePlan()), once)
+    assert found == ("True", "PodsDoNotStart", "Pods do not start: no node: a full zone")
 
 
 def test_lost_nodes_are_told_before_a_second_writer_of_replicas() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.pools.volumes import UNKNOWN_AFTER, Reclaim, VolumePlan, VolumeSeen, plan_volumes
+from rules.pools.volumes import UNBOUND_AFTER, UNKNOWN_AFTER, Reclaim, VolumePlan, VolumeSeen, plan_volumes
 
 SHAPE = "s"
 OLD = VolumeSeen(name="cache-a", uid="1", runner="a", shape=SHAPE, age_seconds=UNKNOWN_AFTER)
@@ -52,6 +52,13 @@ def test_a_volume_that_is_being_deleted_is_in_no_number_and_keeps_its_runner_out
     found = plan(OLD, ending, a=7)
     assert (found.reusable, found.count) == ((), 1)
     assert plan(OLD, ending, reclaim=Reclaim.DELETE, a=7).delete == (OLD,)
+
+
+@pytest.mark.parametrize(("age", "count"), [(UNBOUND_AFTER - 1, 0), (UNBOUND_AFTER, 1)])
+def test_a_volume_that_stays_without_storage_counts_as_unbound(age: float, count: int) -> None:
+    waiting = replace(OLD, pending=True, age_seconds=age)
+    assert plan(waiting, OLD, a=None).unbound == count
+    assert plan(replace(waiting, terminating=True), a=None).unbound == 0
 
 
 def test_volumes_that_were_not_used_for_the_longest_time_come_first() -> None:

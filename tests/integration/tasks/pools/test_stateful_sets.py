@@ -28,6 +28,7 @@ from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_jo
 from tests.integration.tasks.pools.fleet import (
     NEW,
     beats,
+    condition,
     images,
     limit_pods,
     no_node_takes,
@@ -527,7 +528,10 @@ def test_a_runner_without_its_volume_is_named_and_others_of_the_pool_go_on(stage
     spec(stage, provisioning={"startTimeout": "1s"})
     time.sleep(1.5)
     tick(stage)
-    assert reasons(stage) == {second: "the Pod did not start to poll: no node accepted the Pod within 1 s"}
+    why = "no node accepted the Pod within 1 s: 0/1 nodes"
+    assert reasons(stage) == {second: f"the Pod did not start to poll: {why}"}
+    degraded = condition(stage, "Degraded")
+    assert (degraded["reason"], degraded["message"]) == ("PodsDoNotStart", f"Pods do not start: {why}")
 
     def replaced() -> bool:
         stage.rows("UPDATE pools SET create_after = NULL, start_timeout = 3600")
