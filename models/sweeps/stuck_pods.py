@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from models.claims.releases import insert_retire
 from models.db.sql import text
 from models.tables import claim_checks
+from rules.pools.pool_plan import Why
 
 LIMIT = 1000
 """Maximum number of Pods per tick. The next tick checks the other Pods."""
@@ -36,7 +37,8 @@ _STUCK = """
     SELECT p.id, p.uid, p.namespace, p.name, c.id AS retire_id
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     WHERE p.gone_at IS NULL AND p.uid IS NOT NULL
-      AND (p.node_gone_at IS NOT NULL OR (c.purpose = 'retire' AND c.created_at < :retired_before))
+      AND (p.node_gone_at IS NOT NULL
+           OR (c.purpose = 'retire' AND (c.created_at < :retired_before OR c.release_reason = :overdue)))
       -- The reconciler inserts the retire claim of a Pod that is over.
       AND (p.terminal_at IS NULL OR c.id IS NOT NULL)
       AND CASE WHEN c.id IS NOT NULL THEN c.purpose = 'retire' AND c.force_deleted_at IS NULL
@@ -45,15 +47,18 @@ _STUCK = """
 """
 
 
+def _given(now: datetime) -> dict[str, object]:
+    return {"retired_before": now - RETIRES_WITHIN, "overdue": str(Why.OVERDUE)}
+
+
 def stuck_pods(db: Connection, *, now: datetime) -> list[Stuck]:
     """Return the Pods on gone nodes that have a live retire claim, or that have no live claim and never received a JIT.
 
-    Other Pods with a live retire claim are returned if the claim is older than `RETIRES_WITHIN`. The order is random,
-    so that Pods that cannot be deleted yet are not always the first (law L14).
+    Other Pods with a live retire claim are returned if the claim is older than `RETIRES_WITHIN`, or if it was inserted
+    because the Pod was overdue. The order is random, so that Pods that cannot be deleted yet are not always the first
+    (law L14).
     """
-    rows = db.execute(
-        text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT, "retired_before": now - RETIRES_WITHIN}
-    )
+    rows = db.execute(text(f"{_STUCK} ORDER BY random() LIMIT :limit"), {"limit": LIMIT, **_given(now)})
     return [Stuck(*row) for row in rows]
 
 
@@ -64,9 +69,7 @@ def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: 
     inserts no claim. `due_after` is the time in seconds until the next step of a new retire claim is due.
     """
     db.execute(text("SELECT 1 FROM runner_pods WHERE id = :id FOR NO KEY UPDATE"), {"id": pod.runner_pod_id})
-    row = db.execute(
-        text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id, "retired_before": now - RETIRES_WITHIN}
-    ).one_or_none()
+    row = db.execute(text(f"{_STUCK} AND p.id = :id"), {"id": pod.runner_pod_id, **_given(now)}).one_or_none()
     if row is None or Stuck(*row) != pod:
         return None
     retire_id = pod.retire_id

@@ -98,7 +98,7 @@ class ObservedPool:
     - `leaving`: the pool's object is being deleted, or gone.
     - `forbidden`: the cluster does not allow the pool's Pod Security level, so no Pod of the pool may get another job.
     - `suspended`: the pool is paused or its spec is invalid, so its Pods stay unchanged unless the pool is `leaving` or
-      `forbidden`.
+      `forbidden`, or another client has deleted a Pod that its kubelet does not end.
     - `max_unavailable_percent`: percentage of the replicas that a rollout may make unavailable.
     - `max_surge`: number of Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
     - `start_timeout`: maximum seconds from the creation of a Pod to its first poll.
@@ -132,7 +132,7 @@ class ObservedPool:
 
     @property
     def unchanged(self) -> bool:
-        """Return True if the plan creates and retires no Pod."""
+        """Return True if the plan creates no Pod, and retires only Pods that another client has deleted."""
         return self.suspended and not self.leaving and not self.forbidden
 
 
@@ -308,14 +308,14 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         hopeless=_hopeless(kept),
         wanted=pool.wanted,
     )
+    budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
+    stuck = [Retirement(pod.id, Why.OVERDUE) for pod in pods if pod.overdue and pod.state in IDLE]
     if pool.unchanged:
-        return seen
+        return replace(seen, retire=tuple(stuck[:budget]))
     most_kept = pool.wanted + _extra(pool, kept)
     too_many = max(0, len(kept) - most_kept)
     give_up = [pod.id for pod in kept if pod.unborn][:too_many]
-    budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
     surplus = too_many - len(give_up) - sum(pod.marked for pod in kept)
-    stuck = [Retirement(pod.id, Why.OVERDUE) for pod in pods if pod.overdue and pod.state in IDLE]
     retire = [*_retirements(pool, kept, overdue, surplus, now=now), *stuck][:budget]
     retired = {each.id for each in retire}
     # A failed start that could not be retired yet is counted later, when it is retired.

@@ -41,11 +41,14 @@ def started(stage: Stage, nodes: Nodes, count: int = 1, **more: Any) -> str:
     return node
 
 
-def swept(stage: Stage) -> None:
-    """Run the reconciler, the sweep and the retirements, as if a minute had passed."""
+def swept(stage: Stage, *, later: float = 61) -> None:
+    """Run the reconciler, the sweep and the retirements, as if so many seconds had passed."""
     kept(stage)
     retired(stage)
-    stage.rows("UPDATE claims SET created_at = created_at - interval '61 s' WHERE purpose = 'retire'")
+    stage.rows(
+        "UPDATE claims SET created_at = created_at - make_interval(secs => :later) WHERE purpose = 'retire'",
+        later=later,
+    )
     gone_nodes.run()
     stage.rows("UPDATE claims SET leased_until = NULL")
     retired(stage)
@@ -77,11 +80,13 @@ def test_a_pod_gets_its_grace_period_and_a_minute_more(stage: Stage, nodes: Node
 
 
 @pytest.mark.usefixtures("later", "github")
-def test_an_idle_pod_that_somebody_deleted_is_retired_and_forced(stage: Stage, nodes: Nodes) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_an_idle_pod_that_somebody_deleted_is_retired_and_forced(stage: Stage, nodes: Nodes, paused: bool) -> None:
     started(stage, nodes)
     (name,) = stage.pods()
+    spec(stage, paused=paused)
     delete_gently(stage, name)
-    swept(stage)
+    swept(stage, later=0)
     assert name not in all_pods(stage)
     (claim,) = stage.rows("SELECT release_reason FROM claims WHERE purpose = 'retire'")
     assert claim.release_reason == "another client deleted the Pod, and its kubelet does not end it"
