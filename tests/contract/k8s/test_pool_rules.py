@@ -19,6 +19,7 @@ from tests.waiting import eventually
 SPEC = {"image": "runner:1", "runnerLabels": ["linux", "x64"]}
 CONTAINERS = {"mode": "kubernetes", "vcpu": "1500m", "memoryMib": 2048}
 SETS = {"workload": "StatefulSet"}
+LIFE = {"lifecycle": "persistent", "registration": {"organization": "acme"}}
 CLAIM = {"name": "cache", "mountPath": "/cache", "storage": "1Gi"}
 VOLUMES = {"claims": [CLAIM]}
 OVERLAY = {
@@ -95,6 +96,24 @@ def own(api: KubeClient) -> Iterator[str]:
         ({**SETS, "volumes": {"claims": [{**CLAIM, "storage": "0"}]}}, "must be a quantity of more than 0"),
         ({**SETS, "volumes": {"claims": [{**CLAIM, "mountPath": "cache"}]}}, "mountPath"),
         ({**SETS, "volumes": {"claims": [CLAIM, CLAIM]}}, "Duplicate"),
+        ({"lifecycle": "forever"}, 'supported values: "ephemeral", "persistent"'),
+        ({"lifecycle": "persistent"}, "lifecycle persistent needs registration"),
+        ({"registration": {"organization": "acme"}}, "lifecycle ephemeral must not have it"),
+        ({**LIFE, "registration": {}}, "registration needs exactly one of organization and repository"),
+        (
+            {**LIFE, "registration": {"organization": "acme", "repository": "acme/app"}},
+            "registration needs exactly one of organization and repository",
+        ),
+        ({**LIFE, "registration": {"organization": "acme/app"}}, "spec.registration.organization in body should match"),
+        ({**LIFE, "registration": {"repository": "acme"}}, "spec.registration.repository in body should match"),
+        ({"maxRunnerAge": "2h"}, "maxRunnerAge needs lifecycle persistent: remove maxRunnerAge"),
+        ({**LIFE, "maxRunnerAge": "59m59s"}, "must be at least one hour"),
+        ({**LIFE, "maxRunnerAge": "a month"}, "spec.maxRunnerAge in body should match"),
+        ({**LIFE, "containers": CONTAINERS}, "lifecycle persistent: remove containers"),
+        ({**LIFE, "maxJobDuration": "1h"}, "remove maxJobDuration, and set timeout-minutes in the workflow"),
+        ({**LIFE, "runnerGroup": 2}, "write the name into runnerGroup"),
+        ({**LIFE, "runnerLabels": ["linux", "a,b"]}, "runnerLabels must have no commas"),
+        ({**LIFE, "runnerLabels": ["a\nb"]}, "runnerLabels must have no commas and no line breaks"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_the_api_server(
@@ -141,8 +160,28 @@ def test_name_that_hook_pods_cannot_have_is_refused_with_container_jobs_alone(ap
             {"volumes": {"reclaim": "Retain"}},
             "volumes.reclaim cannot be changed",
         ),
+        (SPEC, LIFE, "the lifecycle of a pool cannot be changed: create another pool"),
+        (
+            {**SPEC, **LIFE, "maxRunnerAge": "1h", "runnerGroup": "builders"},
+            {"lifecycle": "ephemeral", "registration": None, "maxRunnerAge": None},
+            "the lifecycle of a pool cannot be changed",
+        ),
+        (
+            {**SPEC, **LIFE},
+            {"registration": {"organization": "other"}},
+            "registration cannot be changed: create another pool",
+        ),
     ],
-    ids=["to StatefulSet", "to Pod", "volumes added", "volumes removed", "reclaim"],
+    ids=[
+        "to StatefulSet",
+        "to Pod",
+        "volumes added",
+        "volumes removed",
+        "reclaim",
+        "to persistent",
+        "to ephemeral",
+        "registration",
+    ],
 )
 def test_what_runners_of_a_living_pool_are_cannot_be_changed(
     api: KubeClient, own: str, before: Json, change: Json, says: str
