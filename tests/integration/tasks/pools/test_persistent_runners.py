@@ -806,6 +806,31 @@ def test_a_rollout_replaces_one_runner_after_the_other(stage: Stage, github: Git
 
 
 @pytest.mark.usefixtures("no_chains")
+def test_an_idle_runner_above_the_maximum_age_is_replaced_and_a_busy_one_stays(stage: Stage, github: GitHub) -> None:
+    idle, busy = registered(stage, github, 2, maxRunnerAge="2h", rollout={"maxSurge": 0})
+    old, kept = (stage.see(claim_id).pod_uid for claim_id in (idle, busy))
+    stage.job(7, state="queued")
+    runs(stage, busy, 7, "in_progress")
+    github.show(str(stage.see(busy).runner_name), busy=True)
+
+    def runners(age: str) -> set[str]:
+        stage.rows("UPDATE claims SET online_at = now() - CAST(:age AS interval)", age=age)
+        for _ in range(4):
+            tick(stage)
+            offers(stage)
+            releases(stage)
+        return {pod.uid for pod in stage.pods().values()}
+
+    assert runners("119 min") == {old, kept}
+    after = runners("121 min")
+    assert old not in after
+    assert kept in after
+    assert len(after) == 2
+    assert stage.see(idle).release_reason == "the runner is older than spec.maxRunnerAge"
+    assert stage.see(busy).state == "delivered"
+
+
+@pytest.mark.usefixtures("no_chains")
 def test_a_runner_that_is_registering_is_neither_idle_nor_chosen(stage: Stage, github: GitHub) -> None:
     stage.pool(replicas=1, **LIFE)
     offered(stage)
