@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from github_adapters.endpoints.app import AppInstallation, InstallationSeen
 from github_adapters.endpoints.runners import RunnerSeen
+from k8s_adapters.owners.volumes import list_volumes
 from models.claims import deliver, registrations
 from models.intake import binding_locks, bindings
 from models.routing.usage import usage_of
@@ -35,7 +36,9 @@ from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import delete, drain, seen, tick
 from tests.integration.tasks.pools.fleet import NEW, beats, images, polls, rounds, spec, status
+from tests.integration.tasks.pools.test_stateful_sets import CACHE, started
 from tests.integration.tasks.test_may_hold_jit import put_stamp
+from tests.waiting import eventually
 
 LIFE: dict[str, Any] = {"lifecycle": "persistent", "registration": {"organization": "acme"}}
 TOKEN = "AAREGISTRATIONTOKEN"
@@ -162,6 +165,11 @@ def registered(stage: Stage, github: GitHub, count: int, **more: Any) -> list[in
 
 def grown(stage: Stage, github: GitHub, count: int) -> list[int]:
     offered(stage)
+    return online(stage, github, count)
+
+
+def online(stage: Stage, github: GitHub, count: int) -> list[int]:
+    """Register so many Pods that poll, and show their runners as online. Return their claims."""
     claims = match(stage)
     assert len(claims) == count
     mints(stage, claims)
@@ -1011,3 +1019,42 @@ def test_a_runner_whose_pod_is_over_or_gone_is_removed_and_replaced(
     assert github.runners == {}
     assert set(stage.pods()).isdisjoint({name})
     assert len(stage.pods()) == 1
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_a_runner_whose_pod_vanishes_leaves_its_volume_to_the_next_runner(stage: Stage, github: GitHub) -> None:
+    """A replacement is created before the volume of its predecessor is free, so the second replacement uses it."""
+
+    def volumes() -> dict[str, str]:
+        found = list_volumes(stage.kube, namespace=stage.namespace, pool="small")
+        return {each.name: each.uid for each in found if not each.terminating}
+
+    def replaced(name: str) -> str:
+        """Register the runner of a Pod, delete the Pod, and return the name of the Pod that replaces it."""
+        offers(stage)
+        (claim_id,) = online(stage, github, 1)
+        uid = stage.pods()[name].uid
+        _deleted(stage, name)
+
+        def is_replaced() -> bool:
+            stage.rows("UPDATE runner_pods SET terminal_at = terminal_at - interval '1 hour'")
+            missing_pods.run()
+            tick(stage)
+            releases(stage)
+            uids = [row.uid for row in stage.rows("SELECT uid FROM runner_pods WHERE gone_at IS NULL")]
+            return len(uids) == 1 and uids[0] not in {uid, None}
+
+        eventually(is_replaced)
+        assert github.runners == {}
+        assert stage.see(claim_id).ended_at is not None
+        return next(iter(stage.pods()))
+
+    (first,) = started(stage, 1, **LIFE, volumes=CACHE)
+    before = volumes()
+    assert set(before) == {f"cache-{first}"}
+    second = replaced(first)
+    assert second != first
+    assert replaced(second) == first
+    assert volumes().items() > before.items()
+    offers(stage)
+    assert len(online(stage, github, 1)) == 1
