@@ -775,17 +775,25 @@ def test_a_busy_runner_of_a_deleted_pool_is_asked_for_and_again_when_its_job_end
 
 
 @pytest.mark.usefixtures("no_chains")
-@pytest.mark.parametrize("error", [Forbidden("no"), Retryable("no answer")], ids=["403", "no answer"])
-def test_a_runner_that_github_does_not_remove_keeps_its_pod(stage: Stage, github: GitHub, error: UpstreamError) -> None:
+@pytest.mark.parametrize(
+    ("error", "says", "least", "most"),
+    [(Forbidden("no"), "access is refused", 60, 60), (Retryable("no answer"), "the server did not answer", 2, 20)],
+    ids=["403", "no answer"],
+)
+def test_a_runner_that_github_does_not_remove_keeps_its_pod(
+    stage: Stage, github: GitHub, error: UpstreamError, says: str, least: int, most: int
+) -> None:
     (claim_id,) = registered(stage, github, 1)
     spec(stage, replicas=0)
     tick(stage)
     github.fails = error
     for _ in range(3):
-        try:
+        asked = utcnow()
+        with pytest.raises(type(error)):
             releases(stage)
-        except UpstreamError:
-            stage.rows("UPDATE claims SET leased_until = NULL")
+        claim = stage.see(claim_id)
+        assert (claim.state, claim.last_error) == ("releasing", says)
+        assert asked + timedelta(seconds=least) <= claim.due_at <= utcnow() + timedelta(seconds=most)
         tick(stage)
     assert stage.see(claim_id).state == "releasing"
     assert len(stage.pods()) == 1
