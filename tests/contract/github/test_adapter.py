@@ -231,6 +231,45 @@ def test_an_empty_quota_asks_to_wait_for_its_reset(lab: Lab, github: GitHub) -> 
     assert 3000 < limited.value.after <= 3602
 
 
+def registration_token(github: GitHub, *, scope: Scope = ACME) -> Secret:
+    installation = ORG_INSTALLATION if scope == ACME else USER_INSTALLATION
+    return github.registration_token(installation_id=installation, scope=scope)
+
+
+@pytest.mark.parametrize("scope", [ACME, ADA], ids=str)
+def test_a_registration_token_is_requested_for_its_scope(lab: Lab, github: GitHub, scope: Scope) -> None:
+    token = registration_token(github, scope=scope)
+
+    assert lab.call("GET", "/_lab/secrets")[1]["registration_tokens"] == [token.reveal()]
+    assert token.reveal() not in f"{token} {token!r}"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "meaning"),
+    [
+        (403, {}, Forbidden),
+        (403, {"Retry-After": "17"}, RateLimited),
+        (429, {"Retry-After": "17"}, RateLimited),
+        (404, {}, Gone),
+        (422, {}, Invalid),
+        (502, {}, Retryable),
+        (201, {}, Retryable),
+    ],
+    ids=["403", "403 with a wait", "429", "404", "422", "502", "201 without a token"],
+)
+def test_a_refused_registration_token_raises_the_error_of_its_status(
+    lab: Lab, github: GitHub, status: int, headers: dict[str, str], meaning: type[UpstreamError]
+) -> None:
+    lab.fault(method="POST", path_regex="^/orgs/acme/.*/registration-token$", status=status, headers=headers)
+
+    with pytest.raises(UpstreamError) as refused:
+        registration_token(github)
+
+    assert type(refused.value) is meaning
+    if isinstance(refused.value, RateLimited):
+        assert refused.value.after == 17
+
+
 def test_a_revoked_token_is_replaced_without_notice(lab: Lab, github: GitHub) -> None:
     mint(github)
     assert lab.call("DELETE", "/_lab/tokens")[1] == {"revoked": 1}
