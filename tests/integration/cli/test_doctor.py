@@ -25,7 +25,7 @@ from ostler.clock import utcnow
 from tests.contract.github.conftest import APP_ID, Lab, make_app_key, running
 from tests.database import Database
 from tests.integration.cli.test_operator import Operator
-from tests.rows import insert_pool
+from tests.rows import insert_pool, run_sql
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(180)
@@ -205,6 +205,32 @@ def test_since_when_the_epoch_could_not_be_written_is_said(bare: Patient) -> Non
     assert (
         "(last confirmed: 2026-11-01 10:00:00 UTC): the cluster's epoch could not be written" in found["epoch"]["cause"]
     )
+
+
+def test_doctor_counts_persistent_runners_without_a_job_for_a_day(bare: Patient) -> None:
+    engine = bare.operator.database.engine
+    insert_pool(engine, "static", registers_in="orgs/acme")
+    bare.execute("INSERT INTO accounts VALUES (1, 'acme', 1, 10, 100000, 100000, '[]', now())")
+    for pod, hours in (("old", 25), ("young", 23)):
+        run_sql(
+            engine,
+            """
+            WITH pod AS (
+                INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
+                SELECT id, namespace, :pod, :pod, 'a', 'h', now() FROM pools RETURNING *
+            )
+            INSERT INTO claims (purpose, runner_pod_id, pod_uid, pool_id, account_id, installation_id, scope, vcpu,
+                                memory, state, stamp, created_at, changed_at, minted_at, delivered_at, runner_name,
+                                runner_seen, online_at)
+            SELECT 'register', id, uid, pool_id, 1, 501, 'orgs/acme', 0, 0, 'delivered', 'off', now(), now(), now(),
+                   now(), name, 'online', now() - make_interval(hours => :hours) FROM pod
+            """,
+            pod=pod,
+            hours=hours,
+        )
+    _, found = bare.look("--only", "fleet")
+    assert found["unused runners"]["outcome"] == "warning"
+    assert found["unused runners"]["cause"].endswith("without a job: static (1)")
 
 
 def test_a_schema_of_before_and_a_fleet_that_is_away_are_found(bare: Patient) -> None:
