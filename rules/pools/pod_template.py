@@ -174,6 +174,7 @@ _SECURITY_FIELDS: Mapping[PodSecurity, frozenset[str]] = {
 No level allows volumes or namespaces of the node.
 """
 _OUR_ENV = ("OSTLER_", "ACTIONS_RUNNER_HOOK_JOB_STARTED", "ACTIONS_RUNNER_INPUT_")
+JOB_COMPLETED = "ACTIONS_RUNNER_HOOK_JOB_COMPLETED"
 _RUNNER_ENV = frozenset({"OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK", "OSTLER_JOB_COMPLETED_HOOK"})
 """Variables of the container `runner` that describe the image, and that a pool may therefore set."""
 
@@ -365,12 +366,18 @@ def _of_register(overlay: Json) -> Iterator[str]:
     """Yield the reasons that concern persistent runners only.
 
     Container `register` has the registration token. An overlay must therefore not change its program, and must not give
-    it a file that code of a job can write.
+    it a file that code of a job can write. Without Ostler's hook at the end of a job, a runner would seem to be busy
+    after its first job.
     """
     spec: Json = overlay.get("spec") or {}
     for container in spec.get("containers") or ():
         if container["name"] == REGISTER:
             yield from _unknown(container, _REGISTER_FIELDS, f"podTemplate.spec.containers[{REGISTER}]")
+        if any(variable["name"] == JOB_COMPLETED for variable in container.get("env") or ()):
+            yield (
+                f"podTemplate.spec.containers[{container['name']}].env[{JOB_COMPLETED}] is reserved for Ostler: set "
+                "OSTLER_JOB_COMPLETED_HOOK instead"
+            )
     for container in spec.get("initContainers") or ():
         if container["name"] == REGISTER:
             where = f"podTemplate.spec.initContainers[{REGISTER}]"

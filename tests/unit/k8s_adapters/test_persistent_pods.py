@@ -108,6 +108,10 @@ def mounting(volume: str, path: str = "/x") -> Json:
             "the source serviceAccountToken must not be set",
         ),
         ({"shareProcessNamespace": True}, "shareProcessNamespace must not be set"),
+        (
+            container("runner", env=[{"name": "ACTIONS_RUNNER_HOOK_JOB_COMPLETED", "value": "/x"}]),
+            "is reserved for Ostler: set OSTLER_JOB_COMPLETED_HOOK instead",
+        ),
     ],
 )
 def test_overlay_that_would_reach_the_registration_token_is_refused(overlay: Json, says: str) -> None:
