@@ -250,22 +250,22 @@ def unavailable_of(pool: ObservedPool) -> int:
     return max(0, share_of(pool) - surge_of(pool))
 
 
-def _extra(pool: ObservedPool, kept: Iterable[ObservedPod]) -> int:
+def _extra(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> int:
     """Return how many Pods above the replicas are allowed now.
 
     The result is at most the number of warm Pods to replace.
     """
-    return min(surge_of(pool), sum(_is_replaced(pod) for pod in kept))
+    return min(surge_of(pool), sum(_is_replaced(pool, pod, now) for pod in kept))
 
 
-def _is_replaced(pod: ObservedPod) -> bool:
-    """Return whether the Pod is warm, and must be replaced because of its template or its node."""
-    return pod.state is PodState.WARM and (pod.stale or pod.cordoned)
+def _is_replaced(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
+    """Return whether the Pod is warm, and must be replaced because of its template, its node or its runner's age."""
+    return pod.state is PodState.WARM and (pod.stale or pod.cordoned or _is_old(pool, pod, now))
 
 
-def rolls(pods: Iterable[ObservedPod]) -> bool:
-    """Return whether some warm Pods must still be replaced because of their template or a cordoned node."""
-    return any(_is_replaced(pod) and not _leaves(pod) for pod in pods)
+def rolls(pool: ObservedPool, pods: Iterable[ObservedPod], *, now: datetime) -> bool:
+    """Return whether some warm Pods must still be replaced because of their template, their node or their age."""
+    return any(_is_replaced(pool, pod, now) and not _leaves(pod) for pod in pods)
 
 
 def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
@@ -286,7 +286,7 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
     if starts.without_surge and not refused and (past or warm <= share_of(pool)):
         return NOTHING_YET
     waits = any((now - pod.created_at).total_seconds() >= ROOM_WITHIN for pod in refused)
-    beyond = len(kept) > pool.wanted and surge_of(pool) > 0 and rolls(kept)
+    beyond = len(kept) > pool.wanted and surge_of(pool) > 0 and rolls(pool, kept, now=now)
     if waits and beyond and warm > share_of(pool) and starts.trouble is None:
         return without_room(since=now)
     return starts
@@ -312,7 +312,7 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     stuck = [Retirement(pod.id, Why.OVERDUE) for pod in pods if pod.overdue and pod.state in IDLE]
     if pool.unchanged:
         return replace(seen, retire=tuple(stuck[:budget]))
-    most_kept = pool.wanted + _extra(pool, kept)
+    most_kept = pool.wanted + _extra(pool, kept, now=now)
     too_many = max(0, len(kept) - most_kept)
     give_up = [pod.id for pod in kept if pod.unborn][:too_many]
     surplus = too_many - len(give_up) - sum(pod.marked for pod in kept)

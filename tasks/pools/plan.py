@@ -156,11 +156,13 @@ def make_plan(
         max_surge=pool.max_surge,
         start_timeout=pool.start_timeout,
         max_concurrent=pool.max_concurrent,
-        starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(pods)),
+        starts=pool_plans.starts_of(pool),
         retired=pool_plans.retired_in_tick(pool, now=now),
         max_runner_age=pool.max_runner_age,
         web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
     )
+    starts = recovered(given.starts, first_polls=polls, rolls=rolls(given, pods, now=now))
+    given = replace(given, starts=starts)
     made = pool_plan.plan(given, pods, most=most, now=now)
     if made.retire and not gates.is_open(db, Upstream.KUBERNETES):
         given = replace(given, gate_open=False)

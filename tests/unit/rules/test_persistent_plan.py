@@ -61,6 +61,19 @@ def test_an_old_idle_runner_is_replaced_and_an_old_busy_runner_stays() -> None:
     assert retired(look(pool(3, max_surge=0), *pods)) == []
 
 
+def test_an_old_runner_is_replaced_by_a_surge_pod_if_no_replica_may_be_unavailable() -> None:
+    of = pool(3, max_runner_age=HOUR)
+    old, young = NOW - timedelta(hours=2), NOW - timedelta(minutes=59)
+    pods = [pod(1, registered_at=young), pod(2, registered_at=old), pod(3, registered_at=old)]
+    made = look(of, *pods)
+    assert (made.create, made.retire) == (1, ())
+    assert look(of, *pods, pod(4, PodState.RESERVED, registering=True)).retire == (), "it is not online yet"
+    after = look(of, *pods, pod(4, registered_at=young))
+    assert (after.create, retired(after)) == (0, [(2, Why.AGE)])
+    busy = [replace(each, state=PodState.BUSY) for each in pods]
+    assert look(of, *busy).create == 0, "a busy runner is not replaced for its age"
+
+
 def busy_runner(number: int, **facts: Any) -> ObservedPod:
     return pod(number, PodState.BUSY, registered_at=NOW - timedelta(hours=2), **facts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -92,15 +92,16 @@ class Cluster:
                 pod.polled = self.seconds
         observed = [self._observe(pod) for pod in self.pods]
         polls = [BEGUN + timedelta(seconds=pod.polled) for pod in self.pods if pod.polled is not None and not pod.stale]
-        going = rolls(observed)
         pool = ObservedPool(
             replicas=self.replicas,
             max_surge=self.surge,
             max_unavailable_percent=self.percent,
             web_beats=True,
             start_timeout=self.start_timeout,
-            starts=recovered(self.starts, first_polls=polls, rolls=going),
+            starts=self.starts,
         )
+        going = rolls(pool, observed, now=now)
+        pool = replace(pool, starts=recovered(self.starts, first_polls=polls, rolls=going))
         made = plan(pool, observed, most=50, now=now)
         self.made, self.starts = made, made.starts
         for each in made.retire:

@@ -822,8 +822,11 @@ def test_a_rollout_replaces_one_runner_after_the_other(stage: Stage, github: Git
 
 
 @pytest.mark.usefixtures("no_chains")
-def test_an_idle_runner_above_the_maximum_age_is_replaced_and_a_busy_one_stays(stage: Stage, github: GitHub) -> None:
-    idle, busy = registered(stage, github, 2, maxRunnerAge="2h", rollout={"maxSurge": 0})
+@pytest.mark.parametrize("rollout", [{"maxSurge": 0}, {}], ids=["without surge", "with surge"])
+def test_an_idle_runner_above_the_maximum_age_is_replaced_and_a_busy_one_stays(
+    stage: Stage, github: GitHub, rollout: dict[str, Any]
+) -> None:
+    idle, busy = registered(stage, github, 2, maxRunnerAge="2h", rollout=rollout)
     old, kept = (stage.see(claim_id).pod_uid for claim_id in (idle, busy))
     stage.job(7, state="queued")
     runs(stage, busy, 7, "in_progress")
@@ -834,6 +837,12 @@ def test_an_idle_runner_above_the_maximum_age_is_replaced_and_a_busy_one_stays(s
         for _ in range(4):
             tick(stage)
             offers(stage)
+            made = match(stage)
+            mints(stage, made)
+            delivers(stage, made)
+            for claim_id in made:
+                github.show(str(stage.see(claim_id).runner_name))
+            sweep(stage)
             releases(stage)
         return {pod.uid for pod in stage.pods().values()}
 
