@@ -27,6 +27,7 @@ from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
 from models.claims import releases
+from models.pools import pod_rows
 from ostler import task_names
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
@@ -37,6 +38,7 @@ from rules.sweeps.nodes import OVERDUE, OVERDUE_AFTER, may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
 from tasks.claims.github import follow_owner, remove_runner
+from tasks.claims.pod_facts import pod_facts
 from tasks.claims.postpone import OUT_OF_REACH, longer, postpone, postpone_on_failure, postpone_until_token
 from tasks.worker.base import RETIRE, calls, task
 from tasks.worker.nodes import NodeNow, gone_now
@@ -82,7 +84,7 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         postpone(rt, work, "the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
         return
     if living is None or not living.terminating or living.awaits_release:
-        record_event(rt, work, living)
+        record_deletion(rt, work, living)
         delete_runner(
             rt.kube,
             namespace=work.namespace,
@@ -104,11 +106,14 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         wake_after_pods(rt, [work.pod_uid])
 
 
-def record_event(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
-    """Record an Event with the reason of the deletion, unless the deletion was requested before.
+def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
+    """Record how a Pod that is over has ended, because the reconciler might not have listed it since.
 
-    By default, Kubernetes shows an Event for an hour.
+    Record also an Event with the reason of the deletion, unless the deletion was requested before. By default,
+    Kubernetes shows an Event for an hour.
     """
+    if living is not None and living.is_over:
+        rt.transaction(pod_rows.record_pods, pool_id=work.pool_id, pods=[pod_facts(living)], now=NOW)
     if living is not None and living.terminating:
         return
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)

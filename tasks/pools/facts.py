@@ -1,14 +1,11 @@
-"""Facts of pool and Pod objects, in the form that their rows store."""
+"""Facts of pool objects, in the form that their rows store."""
 
 from __future__ import annotations
 
 from k8s_adapters.names import CONTAINERS_DIND
 from k8s_adapters.owners.volumes import volume_shape
-from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen, pod_hash
 from models.pools import pool_mirror
-from models.pools.pod_rows import PodFacts
-from rules.claims.stamps import INITIAL
 from rules.pools.pod_security import PodSecurity, admits_forks, refusal
 from rules.pools.pool_status import CONTAINERS_DISABLED, builder_disabled
 from tasks.worker.runtime import Runtime
@@ -96,23 +93,3 @@ def problem_of(rt: Runtime, pool: PoolSeen) -> str | None:
     if pool.problem is None and pool.builder is not None and builder_image_of(rt, pool) is None:
         return builder_disabled(pool.builder.mode)
     return pool.problem
-
-
-def pod_facts(pod: PodSeen) -> PodFacts:
-    """Return the fields of a Pod that its row stores."""
-    return PodFacts(
-        name=pod.name,
-        namespace=pod.namespace,
-        uid=pod.uid,
-        attempt_id=pod.attempt or "",
-        template_hash=pod.digest or "",
-        stamp_value=pod.stamp or INITIAL,
-        created_at=pod.created_at,
-        over=pod.is_over,
-        terminal=pod.is_terminal,
-        poller_exit_code=pod.poller_exit_code,
-        runner_exit_code=pod.runner_exit_code,
-        exit_reason=pod.exit_reason,
-        held=pod.exit_held,
-        ours=pod.is_ours,
-    )

@@ -20,7 +20,7 @@ from models.pools.pod_rows import PodRow
 from ostler.clock import utcnow
 from rules.claims.machines import RUNNERS
 from tasks.claims.budget_wakes import wake_after_pods
-from tasks.pools.facts import pod_facts
+from tasks.claims.pod_facts import pod_facts
 from tasks.pools.pod_lists import Listed
 from tasks.worker.base import SWEEP, begin_page, calls
 from tasks.worker.runtime import Runtime

@@ -54,7 +54,8 @@ from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, ju
 from rules.routing.scopes import Scope
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved
 from tasks.claims.github import ask_job
-from tasks.pools.facts import pod_facts, problem_of
+from tasks.claims.pod_facts import pod_facts
+from tasks.pools.facts import problem_of
 from tasks.pools.mirror_pools import mark_unusable, mirror_pool
 from tasks.restore.epochs import compare, judge_only, read
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, Policy, calls

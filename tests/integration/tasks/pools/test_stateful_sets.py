@@ -18,12 +18,14 @@ from models.pools import pool_plans
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, Retryable
 from rules.pools.volumes import VolumePlan, VolumeSeen
+from tasks.claims.retire import retire
 from tasks.pools import create_pods, delete_volumes, plan
 from tasks.pools import volumes as pool_volumes
 from tasks.pools.pod_lists import Listed
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.guard import guarded
 from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.dead_nodes import all_pods
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen, tick
 from tests.integration.tasks.pools.fleet import (
     NEW,
@@ -117,6 +119,21 @@ def test_a_finished_runner_is_recorded_removed_and_replaced_by_another(stage: St
     assert (row.runner_exit_code, row.gone_at is not None) == (code, True)
     assert name.removesuffix("-0") not in sets(stage)
     assert name not in stage.service_accounts()
+
+
+def test_the_exit_of_a_runner_that_ends_during_its_retirement_is_recorded(stage: Stage) -> None:
+    (name,) = started(stage, 1)
+    claim = stage.retire_claim(name)
+    finish(stage, name, runner=137)
+
+    def gone() -> bool:
+        stage.rows("UPDATE claims SET leased_until = NULL")
+        retire.run(claim_id=claim)
+        return name not in all_pods(stage)
+
+    eventually(gone)
+    (row,) = stage.rows("SELECT runner_exit_code, terminal_at FROM runner_pods WHERE name = :name", name=name)
+    assert (row.runner_exit_code, row.terminal_at is not None) == (137, True)
 
 
 def test_scaling_down_retires_warm_runners_and_spares_the_busy_one(stage: Stage) -> None:

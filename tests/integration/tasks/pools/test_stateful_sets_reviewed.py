@@ -16,10 +16,10 @@ from k8s_adapters.pods import list_pods
 from models.pools import pod_rows
 from ostler.clock import utcnow
 from ostler.errors import Invalid
+from tasks.claims.pod_facts import pod_facts
 from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools import create_pods
-from tasks.pools.facts import pod_facts
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.integration.tasks.conftest import Stage
