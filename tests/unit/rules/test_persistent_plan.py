@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from rules.pools.pod_states import PodState, Registration, StateFacts, state_of
 from rules.pools.pool_plan import ObservedPod, Why, surge_of
-from tests.unit.rules.test_pool_plan import NOW, look, pod, pool, retired
+from tests.unit.rules.pool_strategies import NOW
+from tests.unit.rules.test_pool_plan import look, pod, pool, retired
 
 HOUR = 3600.0
 

@@ -1,19 +1,28 @@
-"""The plan of a reconcile: who goes first, what never goes, and that rolls keep enough Pods and come to their end."""
+"""The plan of a reconcile: who goes first, what never goes, and that rolls keep enough Pods."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from rules.pools.pod_states import AVAILABLE, PodState
-from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, Why, budget_of, plan, surge_of, unavailable_of
+from rules.pools.pool_plan import (
+    IDLE,
+    ObservedPod,
+    ObservedPool,
+    PoolPlan,
+    Why,
+    budget_of,
+    plan,
+    surge_of,
+    unavailable_of,
+)
 from rules.pools.starts import Starts, Trouble
+from tests.unit.rules.pool_strategies import NOW, pods_of, pools_of
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 MOST = 50
 
 
@@ -271,81 +280,49 @@ def test_a_pod_that_was_not_in_the_list_is_not_touched() -> None:
     assert look(pool(0), pod(1, seen=False), pod(2, PodState.STARTING, seen=False)).retire == ()
 
 
-states = st.sampled_from(list(PodState))
-pods_of = st.lists(
-    st.builds(
-        ObservedPod,
-        id=st.integers(0, 10**6),
-        state=states,
-        created_at=st.integers(0, 2000).map(lambda s: NOW - timedelta(seconds=s)),
-        generation=st.integers(0, 2000).map(lambda s: NOW - timedelta(seconds=s)),
-        stale=st.booleans(),
-        cordoned=st.booleans(),
-        unschedulable=st.booleans(),
-        waiting=st.sampled_from([None, "ErrImagePull", "ErrImageNeverPull", "ContainerCreating"]),
-    ),
-    max_size=60,
-    unique_by=lambda pod: pod.id,
-)
-pools_of = st.builds(
-    ObservedPool,
-    replicas=st.integers(0, 60),
-    leaving=st.booleans(),
-    forbidden=st.booleans(),
-    suspended=st.booleans(),
-    max_unavailable_percent=st.integers(1, 100),
-    max_surge=st.none() | st.integers(0, 5),
-    max_concurrent=st.integers(1, 50),
-    web_beats=st.booleans(),
-    gate_open=st.booleans(),
-)
+def leaves(each: ObservedPod) -> bool:
+    """Return whether a Pod counts for nothing: it is over, retiring or on a gone node, or others delete it idle."""
+    over = each.node_gone or each.state in {PodState.SPENT, PodState.RETIRING}
+    return over or (each.terminating and each.state in IDLE)
 
 
-@given(pools_of, pods_of)
+@given(pools_of, pods_of())
 def test_plan_retires_no_pod_that_might_have_a_job_and_stays_within_its_bounds(
     of: ObservedPool, pods: list[ObservedPod]
 ) -> None:
     made = look(of, *pods)
     by_id = {each.id: each for each in pods}
+    kept = [each for each in pods if not leaves(each)]
     gone = [by_id[each.id] for each in made.retire]
-    assert {each.state for each in gone} <= {PodState.STARTING, PodState.WARM, PodState.UNRESPONSIVE}
-    assert len({each.id for each in gone}) == len(gone) <= budget_of(len(pods))
-    replaced = [each for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED}]
-    if any(by_id[each.id].state is PodState.WARM for each in replaced):
-        left = sum(each.state in AVAILABLE for each in pods) - sum(each.state is PodState.WARM for each in gone)
-        assert left >= of.wanted - unavailable_of(of)
-    kept = [each for each in pods if each.state not in {PodState.SPENT, PodState.RETIRING}]
+    asked = [each for each in gone if each.state is PodState.BUSY]
+    assert all(each.registered_at is not None and not each.marked for each in asked), "GitHub refuses only for these"
+    assert {each.state for each in gone if each not in asked} <= IDLE
+    assert all(each.seen for each in gone)
+    assert len({each.id for each in gone}) == len(gone) <= budget_of(len(kept))
+    rolled = {each.id for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED, Why.AGE}}
+    if any(by_id[each].state is not PodState.STARTING for each in rolled):
+        serving = [each for each in kept if each.state in AVAILABLE and not each.registering and not each.marked]
+        assert sum(each not in gone for each in serving) >= of.wanted - unavailable_of(of)
     assert made.create <= max(0, of.wanted + surge_of(of) - len(kept))
-    starting = sum(each.state is PodState.STARTING and each not in gone for each in pods)
-    assert made.create == 0 or made.create + starting <= of.max_concurrent
+    starts = sum(each.state is PodState.STARTING and each not in gone for each in kept)
+    assert made.create == 0 or made.create + starts <= of.max_concurrent
+    missing = 0 if of.unchanged else of.wanted - len(kept)
+    assert made.create >= min(missing, MOST, of.max_concurrent - starts), "a Pod that leaves is replaced at once"
 
 
-@given(pools_of, pods_of, st.sets(st.integers(0, 30)))
-@settings(max_examples=60, deadline=None)
-def test_repeated_it_comes_to_the_wanted_number_of_fresh_pods_and_rests(
-    of: ObservedPool, pods: list[ObservedPod], slow: set[int]
-) -> None:
-    of = replace(of, suspended=False, gate_open=True, web_beats=True, starts=Starts())
-    quiet = {PodState.UNRESPONSIVE, PodState.ENDING, PodState.RETIRING, PodState.SPENT, PodState.RESERVED}
-    world = {each.id: each for each in pods if each.state not in quiet}
-    now, made = NOW, 10**6
-    for turn in range(400):
-        step = plan(of, list(world.values()), most=MOST, now=now)
-        for retirement in step.retire:
-            del world[retirement.id]
-        of = replace(of, starts=step.starts)
-        now += timedelta(seconds=10)
-        for number, each in world.items():  # whoever starts has polled by the next check, some of them later
-            if each.state is PodState.STARTING and (number % 31 not in slow or turn % 3 == 0):
-                world[number] = replace(each, state=PodState.WARM)
-        for _ in range(step.create):
-            made += 1
-            world[made] = ObservedPod(id=made, state=PodState.STARTING, created_at=now, generation=now)
-    rest = plan(of, list(world.values()), most=MOST, now=now)
-    assert (rest.create, rest.retire, rest.give_up) == (0, (), ())
-    busy = sum(each.state is PodState.BUSY for each in world.values())
-    assert len(world) == max(of.wanted, busy)
-    assert not any((each.stale or each.cordoned) and each.state is PodState.WARM for each in world.values())
+@pytest.mark.parametrize("state", PodState)
+def test_only_idle_pods_are_retired_because_their_kubelet_does_not_end_them(state: PodState) -> None:
+    deleted = pod(1, state, terminating=True)
+    assert retired(look(pool(0), deleted)) == []
+    expected = [(1, Why.OVERDUE)] if state in IDLE else []
+    assert retired(look(pool(0), replace(deleted, overdue=True))) == expected
+    assert look(pool(0, gate_open=False), replace(deleted, overdue=True)).retire == ()
+
+
+def test_overdue_pods_and_surplus_pods_share_the_budget_of_a_plan() -> None:
+    overdue = [pod(number, terminating=True, overdue=True) for number in range(9)]
+    assert len(look(pool(0), *overdue).retire) == 5
+    assert len(look(pool(0), *overdue, *[pod(number) for number in (20, 21, 22)]).retire) == 5
 
 
 def test_a_retirement_is_told_with_its_detail_if_it_has_one() -> None:
