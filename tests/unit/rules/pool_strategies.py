@@ -27,8 +27,8 @@ PLACES: tuple[Mapping[str, bool], ...] = (
 """Facts about the node and the deletion of a Pod that has a UID. Half of the Pods run undisturbed."""
 
 REGISTERED: tuple[Mapping[str, Any], ...] = (
-    {"state": PodState.WARM},
-    {"state": PodState.BUSY},
+    *[{"state": PodState.WARM}] * 2,
+    *[{"state": PodState.BUSY}] * 2,
     {"state": PodState.BUSY, "marked": True},
 )
 REGISTERING: tuple[Mapping[str, Any], ...] = (
@@ -69,14 +69,21 @@ unregistered = st.builds(
 registering = st.builds(
     _observed, places, st.sampled_from(REGISTERING), registering=st.just(value=True), stale=st.booleans(), **always
 )
-registered = st.builds(
-    _observed,
-    places,
-    st.sampled_from(REGISTERED),
-    registered_at=st.integers(0, 7200).map(lambda seconds: NOW - timedelta(seconds=seconds)),
-    stale=st.booleans(),
-    **always,
-)
+
+
+def registered_in(places: st.SearchStrategy[Mapping[str, bool]]) -> st.SearchStrategy[ObservedPod]:
+    """Return a strategy of Pods whose persistent runner GitHub showed as online in the last two hours."""
+    return st.builds(
+        _observed,
+        places,
+        st.sampled_from(REGISTERED),
+        registered_at=st.sampled_from([NOW - timedelta(minutes=minutes) for minutes in (1, 59, 61, 120)]),
+        stale=st.booleans(),
+        **always,
+    )
+
+
+registered = registered_in(places)
 
 
 def pods_of(*kinds: st.SearchStrategy[ObservedPod], max_size: int = 60) -> st.SearchStrategy[list[ObservedPod]]:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.pools.pod_states import PodState, Registration, StateFacts, state_of
-from rules.pools.pool_plan import ObservedPod, Why, surge_of
-from tests.unit.rules.pool_strategies import NOW
-from tests.unit.rules.test_pool_plan import look, pod, pool, retired
+from rules.claims.machines import RUNNERS, Purpose
+from rules.pools.pod_states import AVAILABLE, PodState, Registration, StateFacts, state_of
+from rules.pools.pool_plan import IDLE, ObservedPod, ObservedPool, Why, unavailable_of
+from tests.unit.rules.pool_strategies import (
+    NOW,
+    places,
+    pods_of,
+    registered,
+    registered_in,
+    registering,
+    seldom,
+    starting,
+    unregistered,
+)
+from tests.unit.rules.test_pool_plan import leaves, look, pod, pool, retired
 
 HOUR = 3600.0
 
@@ -95,24 +107,155 @@ def test_a_rollout_asks_for_busy_runners_after_idle_ones_and_within_its_limits()
     assert retired(look(of, *asked, busy_runner(3, stale=True), pod(4))) == []
 
 
+fleets = pods_of(registered, registered, registering, unregistered, starting, max_size=24)
+replicas = st.integers(0, 12)
+
+
+calm = registered_in(st.sampled_from([{}, {}, {}, {"cordoned": True}]))
+
+
 @st.composite
-def fleets(draw: st.DrawFn) -> list[tuple[PodState, bool, bool]]:
-    states = st.sampled_from([PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState.STARTING])
-    found = draw(st.lists(st.tuples(states, st.booleans(), st.booleans()), max_size=30))
-    return [(state, stale, marked and state is PodState.BUSY) for state, stale, marked in found]
+def rollouts(draw: st.DrawFn) -> tuple[ObservedPool, list[ObservedPod]]:
+    """Return a pool and about as many Pods as it wants, most of them registered, so that a rollout has room."""
+    pods = draw(pods_of(calm, calm, calm, calm, registered, registering, max_size=12))
+    wanted = sum(not leaves(each) for each in pods) + draw(st.integers(-2, 2))
+    percent, surge = draw(st.sampled_from([10, 25, 50, 100])), draw(st.sampled_from([None, 0, 0, 1, 3]))
+    of = pool(max(0, wanted), max_unavailable_percent=percent, max_surge=surge, max_runner_age=HOUR)
+    return replace(of, leaving=draw(seldom)), pods
 
 
-@settings(deadline=None)
-@given(replicas=st.integers(0, 20), surge=st.integers(0, 3), given_pods=fleets())
-def test_no_plan_retires_a_busy_pod_of_a_job_claim_or_exceeds_the_surge(
-    replicas: int, surge: int, given_pods: list[tuple[PodState, bool, bool]]
-) -> None:
-    pods = [
-        pod(number, state, stale=stale, marked=marked)
-        for number, (state, stale, marked) in enumerate(given_pods, start=1)
-    ]
-    of = pool(replicas, max_surge=surge)
+def refused(pods: Sequence[ObservedPod], chosen: Collection[int]) -> list[ObservedPod]:
+    """Return the Pods after a plan, while GitHub refuses to delete the chosen runners."""
+    return [replace(each, state=PodState.BUSY, marked=True) if each.id in chosen else each for each in pods]
+
+
+@given(rollouts())
+def test_no_runner_is_asked_for_twice_while_github_refuses(given: tuple[ObservedPool, list[ObservedPod]]) -> None:
+    of, pods = given
+    asked = {each.id for each in pods if each.marked}
+    for _ in range(6):
+        chosen = {each.id for each in look(of, *pods).retire}
+        assert not chosen & asked
+        asked |= {each.id for each in pods if each.id in chosen and each.registered_at is not None}
+        pods = refused([each for each in pods if each.id in asked or each.id not in chosen], asked)
+
+
+@given(rollouts())
+def test_the_age_of_a_busy_runner_changes_no_plan(given: tuple[ObservedPool, list[ObservedPod]]) -> None:
+    of, pods = given
     made = look(of, *pods)
-    busy = {each.id for each in pods if each.state in {PodState.BUSY, PodState.RESERVED}}
-    assert not busy & {each.id for each in made.retire}
-    assert made.create == 0 or len(pods) + made.create <= replicas + surge_of(of)
+    by_id = {each.id: each for each in pods}
+    old = [by_id[each.id] for each in made.retire if each.why is Why.AGE]
+    assert all(each.state is PodState.WARM and each.registered_at is not None for each in old)
+    assert all(NOW - each.registered_at > timedelta(seconds=HOUR) for each in old if each.registered_at is not None)
+    busy = {each.id for each in pods if each.registered_at is not None and each.state is PodState.BUSY}
+    young = [replace(each, registered_at=NOW) if each.id in busy else each for each in pods]
+    assert look(of, *young) == made
+
+
+@given(wanted=replicas, leaving=st.booleans(), pods=fleets)
+def test_no_busy_runner_leaves_a_pool_that_shrinks_before_every_idle_one_leaves(
+    wanted: int, leaving: bool, pods: list[ObservedPod]
+) -> None:
+    made = look(pool(wanted, leaving=leaving), *pods)
+    busy = {each.id for each in pods if each.state is PodState.BUSY}
+    chosen = {each.id for each in made.retire}
+    if any(each.id in busy and each.why in {Why.SURPLUS, Why.DRAINED} for each in made.retire):
+        assert {each.id for each in pods if each.state in IDLE and each.seen and not leaves(each)} <= chosen
+
+
+@given(wanted=replicas, pods=fleets)
+def test_a_marked_runner_is_capacity_until_it_is_unregistered(wanted: int, pods: list[ObservedPod]) -> None:
+    of = pool(wanted, max_surge=0, web_beats=False)  # no failed start delays a creation
+    kept = [each for each in pods if not leaves(each)]
+    unmarked = [each for each in kept if not each.marked]
+    assert look(of, *pods).create == max(0, wanted - len(kept))
+    surplus = [why for _, why in retired(look(of, *pods)) if why is Why.SURPLUS]
+    assert len(surplus) <= max(0, len(unmarked) - wanted), "the marked runners leave as well"
+    unregistered = [replace(each, state=PodState.RETIRING) if each.marked else each for each in pods]
+    assert look(of, *unregistered).create == max(0, wanted - len(unmarked))
+
+
+@given(rollouts())
+def test_a_rollout_leaves_enough_runners_that_github_showed_and_nobody_removes(
+    given: tuple[ObservedPool, list[ObservedPod]],
+) -> None:
+    of, pods = given
+    kept = [each for each in pods if not leaves(each)]
+    made = look(of, *pods)
+    chosen = {each.id for each in made.retire}
+    rolled = {each.id for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED, Why.AGE}}
+    if any(each.id in rolled and each.state is not PodState.STARTING for each in pods):
+        online = [each for each in kept if each.state in AVAILABLE and not each.registering and not each.marked]
+        assert sum(each.id not in chosen for each in online) >= of.wanted - unavailable_of(of)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The rows of a Pod. `online`: GitHub showed its runner. `delivered`: the live claim was delivered."""
+
+    purpose: Purpose | None
+    delivered: bool
+    earlier: bool
+    """A claim of the Pod that ended was delivered."""
+    online: bool
+    executes: bool
+    releasing: bool
+    polled: bool
+    over: bool
+
+    @property
+    def asks_github(self) -> bool:
+        """Return whether a retirement releases a registration, which asks GitHub to delete the runner first."""
+        return self.purpose is Purpose.REGISTER and self.delivered and not self.releasing
+
+    @property
+    def may_be_busy(self) -> bool:
+        """Return whether a runner of the Pod might have a job, or get one before the Pod is deleted."""
+        return not self.over and (self.purpose is not None or self.earlier)
+
+    def observed(self, number: int, **facts: Any) -> ObservedPod:
+        """Return the Pod as `tasks.pools.plan.observed_pod` builds it."""
+        registration = None
+        if self.purpose is Purpose.REGISTER and self.delivered:
+            shown = Registration.IDLE if self.online else Registration.BEGUN
+            registration = Registration.BUSY if self.releasing or self.executes else shown
+        state = state_of(
+            StateFacts(
+                terminal=self.over,
+                retiring=self.purpose is Purpose.RETIRE,
+                claimed=self.purpose in RUNNERS,
+                delivered=self.delivered,
+                ever_delivered=self.delivered or self.earlier,
+                may_hold_jit=self.delivered or self.earlier,
+                ever_polled=self.polled,
+                heard=self.polled and number % 2 == 0,
+                registration=registration,
+            )
+        )
+        made = pod(
+            number,
+            state,
+            marked=registration is not None and self.releasing,
+            registering=self.purpose is Purpose.REGISTER and not self.online,
+            **facts,
+        )
+        shown_at = NOW - timedelta(hours=2) if registration is not None and self.online else None
+        return replace(made, registered_at=shown_at)
+
+
+evidence = st.builds(
+    Evidence,
+    purpose=st.sampled_from([None, None, Purpose.JOB, Purpose.REGISTER, Purpose.REGISTER, Purpose.RETIRE]),
+    **dict.fromkeys(("delivered", "online", "polled"), st.booleans()),
+    **dict.fromkeys(("earlier", "executes", "releasing", "over"), seldom),
+).map(lambda given: given if given.purpose in RUNNERS else replace(given, delivered=False, online=False))
+
+
+@given(wanted=replicas, leaving=st.booleans(), rows=st.lists(evidence, max_size=20), place=places, stale=st.booleans())
+def test_no_plan_ends_a_runner_that_may_be_busy_without_asking_github_first(
+    wanted: int, leaving: bool, rows: list[Evidence], place: Mapping[str, bool], stale: bool
+) -> None:
+    pods = [each.observed(number, stale=stale, **place) for number, each in enumerate(rows)]
+    chosen = [rows[each.id] for each in look(pool(wanted, leaving=leaving), *pods).retire]
+    assert all(each.asks_github and each.online for each in chosen if each.may_be_busy)
