@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.claims.registrations import (
@@ -110,3 +111,83 @@ def test_an_offline_runner_is_replaced_only_after_long() -> None:
     outage = replace(ONCE, outage=True, offline_for=OUTAGE_FACTOR * OFFLINE_FOR - 1)
     assert why_remove(outage) is None
     assert why_remove(replace(outage, offline_for=OUTAGE_FACTOR * OFFLINE_FOR)) == "its runner was offline for 3600 s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a sweep in seconds. They are short, so that random times are often equal to them."""
+
+    longest_job: float
+    registers_within: float
+    offline_for: float
+
+    def judge(self, runner: Registered) -> str | None:
+        """Return why a runner must be removed under these limits, or None."""
+        return judge(
+            runner,
+            longest_job=self.longest_job,
+            registers_within=self.registers_within,
+            offline_for=self.offline_for,
+        )
+
+    def reached(self, runner: Registered) -> bool:
+        """Return whether a runner, as GitHub shows it, has reached the limit after which it may be removed."""
+        executes_for = math.inf if runner.executes_for is None else runner.executes_for
+        if runner.shown is Shown.BUSY:
+            return self.longest_job <= executes_for < math.inf
+        if runner.shown is Shown.ABSENT and executes_for < self.longest_job:
+            return False
+        if not runner.ever_online:
+            return runner.delivered_for >= self.registers_within
+        if runner.shown is Shown.ABSENT:
+            return runner.absent_before
+        return runner.offline_for >= self.offline_for * (OUTAGE_FACTOR if runner.outage else 1)
+
+
+limits = st.builds(Limits, **dict.fromkeys(("longest_job", "registers_within", "offline_for"), st.integers(1, 5)))
+times = st.integers(0, 6) | st.integers(0, 40)
+many = settings(max_examples=500)
+runners = st.builds(
+    Registered,
+    shown=st.sampled_from(Shown),
+    ever_online=st.booleans(),
+    absent_before=st.booleans(),
+    executes_for=st.none() | times,
+    outage=st.booleans(),
+    delivered_for=times,
+    offline_for=times,
+)
+
+
+@many
+@given(limits, runners)
+def test_no_runner_that_github_shows_at_work_is_removed_within_the_limit_of_a_job(
+    of: Limits, runner: Registered
+) -> None:
+    assert of.judge(replace(runner, shown=Shown.ONLINE)) is None
+    assert of.judge(replace(runner, shown=Shown.BUSY, executes_for=None)) is None
+    if runner.executes_for is not None and runner.executes_for < of.longest_job:
+        assert of.judge(replace(runner, shown=Shown.BUSY)) is None
+        assert of.judge(replace(runner, shown=Shown.ABSENT)) is None, "GitHub cannot refuse to delete this runner"
+
+
+@many
+@given(limits, runners)
+def test_no_runner_is_removed_before_its_limit(of: Limits, runner: Registered) -> None:
+    if of.judge(runner) is not None:
+        assert runner.shown is not Shown.ONLINE
+        assert of.reached(runner)
+
+
+@many
+@given(limits, runners, times, times, times)
+def test_a_runner_that_must_be_removed_stays_so_as_time_passes(
+    of: Limits, runner: Registered, executes: int, delivered: int, offline: int
+) -> None:
+    later = replace(
+        runner,
+        executes_for=None if runner.executes_for is None else runner.executes_for + executes,
+        delivered_for=runner.delivered_for + delivered,
+        offline_for=runner.offline_for + offline,
+    )
+    assert of.judge(runner) is None or of.judge(later) is not None
