@@ -253,18 +253,23 @@ def unavailable_of(pool: ObservedPool) -> int:
 def _extra(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> int:
     """Return how many Pods above the replicas are allowed now.
 
-    The result is at most the number of warm Pods to replace.
+    The result is at most the number of Pods to replace.
     """
     return min(surge_of(pool), sum(_is_replaced(pool, pod, now) for pod in kept))
 
 
 def _is_replaced(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
-    """Return whether the Pod is warm, and must be replaced because of its template, its node or its runner's age."""
-    return pod.state is PodState.WARM and (pod.stale or pod.cordoned or _is_old(pool, pod, now))
+    """Return whether the Pod must be replaced because of its template, its node or the age of its runner.
+
+    It is warm, or it is busy with a persistent runner that GitHub can be asked to remove. The age of a busy runner does
+    not count.
+    """
+    outdated = pod.stale or pod.cordoned
+    return (pod.asks_github and outdated) or (pod.state is PodState.WARM and (outdated or _is_old(pool, pod, now)))
 
 
 def rolls(pool: ObservedPool, pods: Iterable[ObservedPod], *, now: datetime) -> bool:
-    """Return whether some warm Pods must still be replaced because of their template, their node or their age."""
+    """Return whether some Pods must still be replaced because of their template, their node or their age."""
     return any(_is_replaced(pool, pod, now) and not _leaves(pod) for pod in pods)
 
 
@@ -313,9 +318,9 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     if pool.unchanged:
         return replace(seen, retire=tuple(stuck[:budget]))
     most_kept = pool.wanted + _extra(pool, kept, now=now)
-    too_many = max(0, len(kept) - most_kept)
+    too_many = max(0, len(kept) - most_kept - sum(pod.marked for pod in kept))
     give_up = [pod.id for pod in kept if pod.unborn][:too_many]
-    surplus = too_many - len(give_up) - sum(pod.marked for pod in kept)
+    surplus = too_many - len(give_up)
     retire = [*_retirements(pool, kept, overdue, surplus, now=now), *stuck][:budget]
     retired = {each.id for each in retire}
     # A failed start that could not be retired yet is counted later, when it is retired.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,24 @@ def test_a_marked_runner_counts_as_a_replica_and_as_surplus_until_it_is_gone() -
     assert retired(look(pool(2), marked, pod(2), pod(3))) == []
     assert look(pool(3), marked, pod(2), pod(3)).create == 0
     assert retired(look(pool(1), marked, pod(2, age=9), pod(3))) == [(2, Why.SURPLUS)]
+
+
+def test_a_row_is_not_given_up_instead_of_a_runner_that_is_marked() -> None:
+    row = pod(3, PodState.STARTING, unborn=True, seen=False)
+    assert look(pool(2), pod(1, PodState.BUSY, marked=True), pod(2), row).give_up == ()
+    assert look(pool(1), pod(1, PodState.BUSY, marked=True), pod(2), row).give_up == (3,)
+
+
+@pytest.mark.parametrize("flag", ["stale", "cordoned"])
+def test_a_pool_of_busy_runners_is_replaced_one_by_one_with_a_surge_pod(flag: str) -> None:
+    busy = [busy_runner(number, **{flag: True}) for number in (1, 2, 3)]
+    fresh = pod(4, registered_at=NOW)
+    assert (look(pool(3), *busy).create, look(pool(3), *busy).retire) == (1, ())
+    assert len(retired(look(pool(3), *busy, fresh))) == 1
+    asked = [replace(busy[0], marked=True), *busy[1:]]
+    waiting = look(pool(3), *asked, fresh)
+    assert (waiting.create, waiting.retire) == (0, ()), "GitHub refuses while it executes a job"
+    assert (look(pool(3), *busy[1:], fresh).create, look(pool(3), *busy[1:], fresh).retire) == (1, ())
 
 
 def test_a_marked_runner_is_not_available_for_a_rollout() -> None:
