@@ -42,7 +42,7 @@ def started(stage: Stage, nodes: Nodes, count: int = 1, **more: Any) -> str:
 
 
 def swept(stage: Stage, *, later: float = 61) -> None:
-    """Run the reconciler, the sweep and the retirements, as if so many seconds had passed."""
+    """Run the reconciler, the sweep and the retirements, as if `later` seconds had passed."""
     kept(stage)
     retired(stage)
     stage.rows(
