@@ -9,8 +9,10 @@ import pytest
 
 from ostler.errors import Forbidden
 from rules.pools import pool_plan
+from tasks.claims.retire import retire
 from tasks.worker import nodes
 from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.drains import busy_pod, end_job
 from tests.integration.tasks.pools.fleet import (
     NEW,
     OLD,
@@ -25,7 +27,9 @@ from tests.integration.tasks.pools.fleet import (
     spec,
     the_pool,
 )
+from tests.integration.tasks.pools.test_stateful_sets import grown
 from tests.nodes import LiveNode
+from tests.waiting import eventually
 
 
 def test_of_too_many_those_go_that_never_polled_and_then_the_newest(stage: Stage) -> None:
@@ -131,6 +135,58 @@ def test_a_busy_pod_finishes_on_the_old_template_and_a_reserved_one_too(stage: S
     rounds(stage, 4)
     found = images(stage)
     assert (found[OLD], len(found[NEW])) == ([busy, reserved], 1)
+
+
+def replicas(stage: Stage) -> list[str]:
+    """Return the names of the Pods that may count as replicas: neither over, nor being deleted or retired."""
+    retiring = {
+        row.pod_uid for row in stage.rows("SELECT pod_uid FROM claims WHERE purpose = 'retire' AND ended_at IS NULL")
+    }
+    return [pod.name for pod in stage.pods().values() if not pod.is_over and pod.uid not in retiring]
+
+
+def polled(stage: Stage) -> set[str]:
+    """Return the names of the Pods that have polled."""
+    return {row.name for row in stage.rows("SELECT name FROM runner_pods WHERE first_polled_at IS NOT NULL")}
+
+
+@pytest.mark.parametrize("workload", ["Pod", "StatefulSet"])
+def test_a_template_that_changes_back_during_its_rollout_is_the_only_one_left(stage: Stage, workload: str) -> None:
+    stage.pool(replicas=4, workload=workload)
+    grown(stage, 4)
+    busy_old, _ = busy_pod(stage)
+    uids = {busy_old: stage.pods()[busy_old].uid}
+
+    def reconciled() -> dict[str, list[str]]:
+        """Reconcile once and retry the retirements; return the Pods by image."""
+        rounds(stage, 1)
+        for row in stage.rows("SELECT id FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"):
+            retire.run(claim_id=row.id)
+        assert len(replicas(stage)) <= 4 + 1, "more Pods than the replicas and the surge"
+        pods = stage.pods()
+        assert {name: pods[name].uid for name in uids if name in pods} == uids, "a busy Pod was deleted"
+        return images(stage)
+
+    spec(stage, image=NEW)
+    eventually(lambda: len(polled(stage) & set(reconciled()[NEW])) == 2, within=60)
+    busy_new, claim = busy_pod(stage, 8, name=images(stage)[NEW][0])
+    uids[busy_new] = stage.pods()[busy_new].uid
+    kept(stage)
+    retired(stage)
+    kept(stage)  # creates a Pod of the new template that does not poll
+    before = set(images(stage)[OLD]) & set(replicas(stage))
+    assert len(before) == 2, "the rollout is half done"
+
+    spec(stage, image=OLD)
+    eventually(lambda: [len(names) for names in reconciled().values()] == [3, 1], within=60)
+    assert images(stage)[NEW] == [busy_new]
+    del uids[busy_new]
+    end_job(stage, busy_new, claim)
+    eventually(lambda: [len(names) for names in reconciled().values()] == [4, 0], within=60)
+    for _ in range(3):
+        reconciled()
+    assert [len(names) for names in images(stage).values()] == [4, 0]
+    assert before <= set(images(stage)[OLD]), "a Pod of the right template was replaced"
 
 
 def test_a_pod_of_the_old_template_that_has_not_polled_goes_at_once(stage: Stage) -> None:
