@@ -22,6 +22,8 @@ from tests.integration.concurrency.points import DEADLINE, start, stopped
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.dead_nodes import LONG, SHORT, Nodes, all_pods, bind, delete_gently, nodes
 from tests.integration.tasks.pools.fleet import condition, kept, polls, reasons, retired, spec, status
+from tests.integration.tasks.pools.test_stateful_sets import CACHE, grown, started, volumes
+from tests.waiting import eventually
 
 __all__ = ["nodes"]
 
@@ -317,6 +319,47 @@ def test_a_pod_with_an_attachable_volume_waits_until_its_node_is_vouched_for(
         nodes.is_out_of_service(dead)
     sweeps(stage)
     assert not attached & set(all_pods(stage))
+
+
+@pytest.mark.usefixtures("github")
+@pytest.mark.parametrize("how", ["deleted", "out of service"])
+def test_a_volume_of_a_dead_node_goes_to_a_successor_once_the_node_is_vouched_for(
+    stage: Stage, nodes: Nodes, how: str
+) -> None:
+    nodes.add("a")
+    nodes.add("b")
+    dead = nodes.add("dead")
+    (name,) = started(stage, 1, volumes=CACHE)
+    bind(stage, name, dead)
+    uid = stage.pods()[name].uid
+    delete_gently(stage, name)
+    nodes.dies(dead, seconds_ago=LONG)
+
+    def is_replaced() -> bool:
+        kept(stage)
+        sweeps(stage)
+        return len(stage.pods()) == 1
+
+    eventually(is_replaced, within=30)
+    assert all_pods(stage)[name].uid == uid
+    assert forced(stage) == []
+
+    if how == "deleted":
+        nodes.delete(dead)
+    else:
+        nodes.is_out_of_service(dead)
+
+    def is_gone() -> bool:
+        kept(stage)
+        stage.rows("UPDATE claims SET leased_until = NULL")
+        sweeps(stage)
+        return name not in all_pods(stage)
+
+    eventually(is_gone, within=30)
+    assert f"cache-{name}" in volumes(stage)
+    spec(stage, replicas=2)
+    assert name in grown(stage, 2)
+    assert len(volumes(stage)) == 2, "the successor has a volume of its own"
 
 
 def test_a_node_that_is_back_before_the_deletion_keeps_its_pods(stage: Stage, nodes: Nodes, dead: str) -> None:

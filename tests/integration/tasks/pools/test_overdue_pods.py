@@ -11,9 +11,13 @@ from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gone_nodes import gone_nodes
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.dead_nodes import SHORT, Nodes, all_pods, bind, delete_gently, nodes
-from tests.integration.tasks.pools.fleet import kept, new_tick, polls, retired, spec
+from tests.integration.tasks.pools.fleet import kept, new_tick, retired, spec
+from tests.integration.tasks.pools.test_stateful_sets import CACHE, grown
+from tests.waiting import eventually
 
 __all__ = ["nodes"]
+
+BOTH = pytest.mark.parametrize("workload", ["Pod", "StatefulSet"])
 
 
 @pytest.fixture
@@ -33,9 +37,7 @@ def started(stage: Stage, nodes: Nodes, count: int = 1, **more: Any) -> str:
     nodes.add("a")
     node = nodes.add("b")
     stage.pool(replicas=count, **more)
-    kept(stage)
-    polls(stage)
-    for name in stage.pods():
+    for name in grown(stage, count):
         bind(stage, name, node)
     kept(stage)
     return node
@@ -59,12 +61,20 @@ def repairs(stage: Stage) -> list[str]:
     return [row.why for row in stage.rows("SELECT why FROM repairs WHERE what = 'force deletion'")]
 
 
-@pytest.mark.usefixtures("later", "github")
-def test_a_retired_pod_that_its_kubelet_does_not_end_is_forced_with_its_reason(stage: Stage, nodes: Nodes) -> None:
-    started(stage, nodes, 2)
-    spec(stage, replicas=0)
+def is_empty(stage: Stage) -> bool:
+    """Run the sweeps once; return True if no Pod is left."""
     swept(stage)
-    assert all_pods(stage) == {}
+    return not all_pods(stage)
+
+
+@BOTH
+@pytest.mark.usefixtures("later", "github")
+def test_a_retired_pod_that_its_kubelet_does_not_end_is_forced_with_its_reason(
+    stage: Stage, nodes: Nodes, workload: str
+) -> None:
+    started(stage, nodes, 2, workload=workload)
+    spec(stage, replicas=0)
+    eventually(lambda: is_empty(stage), within=30)  # a StatefulSet needs a moment until it has left its Pod
     assert repairs(stage) == ["its kubelet has not ended the Pod a minute after its grace period"] * 2
     assert {row.state for row in stage.rows("SELECT state FROM claims")} == {"ended"}
 
@@ -141,22 +151,27 @@ def finished(stage: Stage) -> None:
         stage.later(120)
 
 
+@BOTH
 @pytest.mark.usefixtures("later")
 @pytest.mark.parametrize("claim", ["ended", "executing"])
 def test_a_used_pod_that_somebody_deleted_is_forced_when_github_removed_its_runner(
-    stage: Stage, nodes: Nodes, github: StubGitHub, claim: str
+    stage: Stage, nodes: Nodes, github: StubGitHub, claim: str, workload: str
 ) -> None:
-    started(stage, nodes)
+    started(stage, nodes, workload=workload)
     name = used(stage, github, claim=claim)
     finished(stage)
     assert name not in all_pods(stage)
+    assert github.deleted == [77]
     assert repairs(stage) == ["its kubelet has not ended the Pod a minute after its grace period"]
 
 
+@BOTH
 @pytest.mark.usefixtures("later")
-def test_a_used_pod_is_not_forced_while_its_runner_is_busy(stage: Stage, nodes: Nodes, github: StubGitHub) -> None:
+def test_a_used_pod_is_not_forced_while_its_runner_is_busy(
+    stage: Stage, nodes: Nodes, github: StubGitHub, workload: str
+) -> None:
     github.runner = "busy"
-    started(stage, nodes)
+    started(stage, nodes, workload=workload)
     name = used(stage, github, claim="executing")
     finished(stage)
     assert name in all_pods(stage)
@@ -195,6 +210,16 @@ def test_a_pod_with_a_volume_waits_for_its_kubelet(stage: Stage, nodes: Nodes) -
     stage.kube.request("POST", claim, body=body)
     volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}}
     started(stage, nodes, podTemplate={"spec": {"volumes": [volume]}})
+    spec(stage, replicas=0)
+    for _ in range(3):
+        swept(stage)
+    assert len(all_pods(stage)) == 1
+    assert repairs(stage) == []
+
+
+@pytest.mark.usefixtures("later", "github")
+def test_a_stateful_set_pod_with_a_volume_waits_for_its_kubelet(stage: Stage, nodes: Nodes) -> None:
+    started(stage, nodes, workload="StatefulSet", volumes=CACHE)
     spec(stage, replicas=0)
     for _ in range(3):
         swept(stage)
