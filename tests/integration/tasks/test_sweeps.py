@@ -10,9 +10,11 @@ from models.db.engine import transaction
 from models.routing.usage import usage_of
 from models.sweeps import sweeps
 from models.tables import claim_checks
+from models.tables.claim_leases import WAITS
 from ostler import telemetry
 from ostler.clock import utcnow
-from ostler.errors import Forbidden, Gone, NotInstalled
+from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, UpstreamError
+from ostler.reasons import meaning_of
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from tasks.claims.release import release
 from tasks.claims.retire import retire
@@ -26,6 +28,7 @@ from tasks.sweeps.stale_claims import stale_claims
 from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+from tests.integration.tasks.test_failed_steps import assert_due, failing
 
 
 @pytest.mark.parametrize(
@@ -424,26 +427,41 @@ def retiring(stage: Stage, pod: str, github: StubGitHub, *, earlier_delivered: b
     return claim_id
 
 
-def test_retirement_does_not_wait_for_an_unstartable_runner_when_the_app_was_removed(
-    stage: Stage, pod: str, github: StubGitHub
+def forbid(github: StubGitHub) -> None:
+    """Install the App again, without the permission to remove runners."""
+    github.without_app, github.keeps = None, True
+
+
+@pytest.mark.parametrize("forbidden", [False, True], ids=["the App was removed", "403"])
+def test_retirement_does_not_wait_for_an_unstartable_runner_that_github_keeps(
+    stage: Stage, pod: str, github: StubGitHub, *, forbidden: bool
 ) -> None:
     claim = retiring(stage, pod, github, earlier_delivered=False)
+    if forbidden:
+        forbid(github)
     retire.run(claim_id=claim)
     assert stage.see(claim).end_reason == "retired"
     assert pod not in stage.pods()
 
 
 @pytest.mark.parametrize("over", ["alive", "terminal", "gone"])
-def test_a_pod_that_may_hold_a_jit_of_a_removed_app_is_retired_once_it_is_over(
-    stage: Stage, pod: str, github: StubGitHub, over: str
+@pytest.mark.parametrize("error", [NotInstalled, Forbidden])
+def test_a_pod_whose_runner_github_keeps_is_retired_once_it_is_over(
+    stage: Stage, pod: str, github: StubGitHub, over: str, error: type[UpstreamError]
 ) -> None:
     claim = retiring(stage, pod, github, earlier_delivered=True)
-    with pytest.raises(NotInstalled):
+    if error is Forbidden:
+        forbid(github)
+    began = utcnow()
+    with pytest.raises(error):
         retire.run(claim_id=claim)
+    row = stage.see(claim)
+    assert (row.leased_until, row.last_error) == (None, meaning_of(error("")))
+    assert_due(row.due_at, 60, since=began)
     stage.rows("UPDATE claims SET leased_until = NULL WHERE id = :id", id=claim)
     if over == "alive":
         stage.finish(pod, phase="Running", runner=None)
-        with pytest.raises(NotInstalled):
+        with pytest.raises(error):
             retire.run(claim_id=claim)
         assert stage.see(claim).state == "claimed"
         assert pod in stage.pods()
@@ -455,6 +473,26 @@ def test_a_pod_that_may_hold_a_jit_of_a_removed_app_is_retired_once_it_is_over(
     retire.run(claim_id=claim)
     assert stage.see(claim).end_reason == "retired"
     assert pod not in stage.pods()
+
+
+@pytest.mark.parametrize(("after", "wait"), [(7, 7), (600, 60)])
+def test_a_retirement_that_meets_the_rate_limit_of_github_waits_for_its_turn(
+    stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch, after: float, wait: float
+) -> None:
+    claim = retiring(stage, pod, github, earlier_delivered=True)
+    github.without_app = None
+    with monkeypatch.context() as limited:
+        limited.setattr(StubGitHub, "delete_runner", failing(RateLimited("429", after=after)))
+        began = utcnow()
+        retire.run(claim_id=claim)
+    row = stage.see(claim)
+    assert (row.state, row.leased_until, row.last_error) == ("claimed", None, WAITS)
+    assert_due(row.due_at, wait, since=began)
+    assert pod in stage.pods()
+
+    retire.run(claim_id=claim)
+    assert stage.see(claim).end_reason == "retired"
+    assert (github.deleted, pod in stage.pods()) == ([77, 77], False)
 
 
 def test_release_follows_a_renamed_owner_and_obeys_its_busy_runner(stage: Stage, pod: str, github: StubGitHub) -> None:
