@@ -14,6 +14,8 @@ from tests.database import Database
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools import mortal
 from tests.integration.tasks.pools.fleet import kept, new_tick, polls, retired, spec, the_pool
+from tests.integration.tasks.pools.test_stateful_sets import CACHE, SETS, sets, volumes
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -78,6 +80,49 @@ def test_whatever_a_killed_reconciler_leaves_the_next_one_brings_to_its_end(
     assert killed > 20
 
 
+def retires_a_stateful_set(stage: Stage, busy: str, step: int) -> None:
+    del busy, step
+    spec(stage, replicas=3)
+    healed(stage, 3)
+    spec(stage, replicas=2)
+    stage.rows("UPDATE pools SET replicas = 2")
+
+
+@pytest.mark.parametrize("breaks", [replaces_a_spent_pod, retires_a_stateful_set])
+def test_a_killed_reconciler_loses_no_stateful_set_and_no_volume(
+    stage: Stage, control_plane: ClusterAccess, database: Database, breaks: Callable[[Stage, str, int], None]
+) -> None:
+    """A runner ends, its volume is deleted, and another runner is created with a volume of its own if necessary."""
+    stage.pool(replicas=2, volumes={**CACHE, "reclaim": "Delete"}, **SETS)
+    healed(stage, 2)
+    busy = min(stage.pods())
+    uid = stage.pods()[busy].uid
+    stage.job(7)
+    claim = stage.claim(busy, job_id=7, state="executing")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([mortal.__name__])
+    killed = 0
+    for step in range(1, MOST):
+        breaks(stage, busy, step)
+        process = context.Process(
+            target=mortal.live,
+            args=(database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, the_pool(stage).id, step),
+            kwargs={"writes": True},
+        )
+        process.start()
+        process.join(120)
+        healed(stage, 2)
+
+        assert stage.pods()[busy].uid == uid
+        assert [row.id for row in stage.rows("SELECT id FROM claims WHERE ended_at IS NULL")] == [claim]
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        killed += 1
+    assert process.exitcode == 0
+    assert killed > 10
+
+
 def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
     stage: Stage, control_plane: ClusterAccess, database: Database
 ) -> None:
@@ -136,3 +181,21 @@ def heal(stage: Stage) -> None:
 def state(stage: Stage) -> tuple[object, ...]:
     rows = stage.rows("SELECT id, uid, terminal_at IS NULL FROM runner_pods WHERE gone_at IS NULL ORDER BY id")
     return tuple(map(tuple, rows)), tuple(sorted(pod.uid for pod in stage.pods().values()))
+
+
+def healed(stage: Stage, count: int) -> None:
+    """Let others go on until the pool has so many Pods, and no other StatefulSet, ServiceAccount or volume is left."""
+
+    def is_healed() -> bool:
+        heal(stage)
+        pods = stage.pods()
+        rows = stage.rows("SELECT uid FROM runner_pods WHERE gone_at IS NULL")
+        return (
+            len(pods) == count
+            and {row.uid for row in rows} == {pod.uid for pod in pods.values()}
+            and sets(stage) == {name.removesuffix("-0") for name in pods}
+            and volumes(stage) == {f"cache-{name}" for name in pods}
+            and stage.service_accounts() - {"default"} == set(pods)
+        )
+
+    eventually(is_healed, within=30)
