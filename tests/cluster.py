@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from k8s_adapters.draining import remove_finalizer
 from k8s_adapters.pools import list_pools
 from lab.control_plane import ClusterAccess, ControlPlane, ControlPlaneUnavailable, NodeGrace
 from lab.control_plane_shared import shared
+from ostler.errors import Gone
 
 
 @pytest.fixture(scope="session")
@@ -81,8 +82,12 @@ def namespace(admin: KubeClient) -> Iterator[str]:
 
 
 def delete_namespace(kube: KubeClient, name: str) -> None:
-    """Delete a namespace in the background. Its pools are let go first: nobody is left who would drain them."""
+    """Delete a namespace in the background, unless the test has deleted it.
+
+    Its pools are let go first: nobody is left who would drain them.
+    """
     for pool in list_pools(kube, namespace=name):
         if pool.has_finalizer:
             remove_finalizer(kube, namespace=name, name=pool.name, uid=pool.uid)
-    kube.request("DELETE", f"/api/v1/namespaces/{name}")
+    with suppress(Gone):
+        kube.request("DELETE", f"/api/v1/namespaces/{name}")

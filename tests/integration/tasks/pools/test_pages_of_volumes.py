@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from k8s_adapters.client import object_path
+from k8s_adapters.client import Json, object_path
+from k8s_adapters.names import EXIT_FINALIZER
 from k8s_adapters.pools import create_pool
 from lab import kubectl
 from lab.control_plane import ClusterAccess
@@ -18,9 +19,10 @@ from models.pools.pools import routes
 from rules.routing.forks import Origin
 from rules.routing.labels import choose_pool
 from tasks.pools.mirror_pools import pools
+from tests.cluster import delete_namespace
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod
-from tests.integration.tasks.pools.test_stateful_sets import sets, started
+from tests.integration.tasks.pools.test_stateful_sets import CACHE, sets, started
 from tests.waiting import eventually
 
 PAGE = (Path(__file__).parents[4] / "docs" / "operations" / "volumes.md").read_text()
@@ -43,12 +45,8 @@ def test_the_two_pools_of_the_page_separate_public_repositories_from_private_one
     assert stage.rows("SELECT name FROM pools WHERE problem IS NOT NULL") == []
 
 
-def test_one_command_removes_the_finalizers_without_ostler_and_no_running_job(
-    stage: Stage, control_plane: ClusterAccess
-) -> None:
-    busy, over = started(stage, 2)
-    busy_pod(stage, name=busy)
-    stage.finish(over)
+def remove_finalizers(stage: Stage, control_plane: ClusterAccess) -> None:
+    """Run the command of the page as an administrator."""
     (command,) = re.findall(r"```\n(kubectl delete statefulsets.*?)```", PAGE, re.DOTALL)
     folder = kubectl.build().parent
     subprocess.run(
@@ -58,8 +56,39 @@ def test_one_command_removes_the_finalizers_without_ostler_and_no_running_job(
         timeout=60,
     )
 
+
+def test_one_command_removes_the_finalizers_without_ostler_and_no_running_job(
+    stage: Stage, control_plane: ClusterAccess
+) -> None:
+    busy, over = started(stage, 2)
+    busy_pod(stage, name=busy)
+    stage.finish(over)
+    remove_finalizers(stage, control_plane)
+
     # The controller has already requested the deletion of the Pod that is over: it goes now.
     eventually(lambda: sets(stage) == set() and set(stage.pods()) == {busy})
     (pod,) = stage.kube.request("GET", object_path("pods", namespace=stage.namespace))["items"]
     assert not pod["metadata"].get("finalizers")
     assert "deletionTimestamp" not in pod["metadata"]
+
+
+def namespaces(stage: Stage) -> list[Json]:
+    """Return the namespace of the stage, or nothing if it is gone."""
+    items: list[Json] = stage.kube.request("GET", "/api/v1/namespaces")["items"]
+    return [each for each in items if each["metadata"]["name"] == stage.namespace]
+
+
+def test_one_command_ends_a_deleted_namespace_that_only_the_finalizer_of_a_pod_holds(
+    stage: Stage, control_plane: ClusterAccess
+) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    stage.finish(name)
+    delete_namespace(stage.kube, stage.namespace)
+    # The namespace controller writes conditions when it has deleted what it can. It deletes the Pods first.
+    eventually(lambda: namespaces(stage)[0]["status"].get("conditions"), within=60)
+    (pod,) = stage.kube.request("GET", object_path("pods", namespace=stage.namespace))["items"]
+    assert (pod["metadata"]["name"], pod["metadata"]["finalizers"]) == (name, [EXIT_FINALIZER])
+    assert "deletionTimestamp" in pod["metadata"]
+
+    remove_finalizers(stage, control_plane)
+    eventually(lambda: not namespaces(stage), within=60)
