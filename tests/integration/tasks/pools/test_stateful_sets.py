@@ -373,6 +373,22 @@ def test_the_volumes_of_a_finished_runner_are_deleted_if_the_pool_says_so(stage:
     eventually(deleted)
 
 
+def test_a_volume_whose_persistent_volume_is_gone_counts_as_lost_and_is_not_reused(stage: Stage) -> None:
+    (name,) = started(stage, 1, volumes=CACHE)
+    path = object_path("persistentvolumeclaims", namespace=stage.namespace, name=f"cache-{name}")
+    stage.kube.request("PATCH", f"{path}/status", body={"status": {"phase": "Lost"}}, content_type=MERGE_PATCH)
+    assert written(stage)["volumes"] == {"inUse": 0, "free": 0, "lost": 1}
+    finish(stage, name)
+
+    def is_replaced() -> bool:
+        tick(stage)
+        return bool(stage.pods()) and name not in stage.pods()
+
+    eventually(is_replaced, within=30)
+    grown(stage, 1)
+    assert written(stage)["volumes"] == {"inUse": 1, "free": 0, "lost": 1}
+
+
 @pytest.mark.parametrize(("recorded", "in_use"), [("1 hour", 1), ("-1 hour", 0)])
 def test_the_volume_of_a_listed_pod_is_in_use_although_its_row_is_gone(
     stage: Stage, recorded: str, in_use: int
