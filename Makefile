@@ -56,7 +56,7 @@ test: $(STAMP) ## run the tests: T=path for one file
 	@$(BIN)/pytest $(if $(filter tests,$(T)),-n 2 --dist loadfile --no-loadscope-reorder) $(T)
 
 test-slow: $(STAMP) ## run the tests that take minutes each
-	@$(BIN)/pytest -m slow
+	@$(BIN)/pytest -m "slow and not node"
 
 test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file (about 80 minutes, and 20 more to build them once)
 	@command -v nft >/dev/null || { echo "make test-node needs the program nft: apt-get install nftables" >&2; exit 1; }

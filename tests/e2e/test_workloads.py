@@ -194,5 +194,28 @@ def test_both_workloads_scale_and_roll_while_workers_die_and_calls_fail(system: 
 
 
 @pytest.mark.slow
+def test_no_finished_pod_stays_terminating_when_the_workers_are_back(system: System, halts: Path) -> None:
+    fleet = Fleet(system, halts)
+    fleet.change(replicas=3)
+    fleet.reach(3)
+    fleet.send(3, seconds=10)
+    eventually(lambda: Counter(system.lab("GET", "/stats")["jobs"])["in_progress"] == fleet.jobs, within=WITHIN)
+    workers = [name for name in system.children if name.startswith("worker")]
+    for name in workers:
+        system.children[name].kill()
+
+    def held() -> set[str]:
+        return {pod.uid for pod in list_pods(fleet.kube, namespace=system.namespace) if pod.awaits_release}
+
+    eventually(lambda: len(held()) == 6, within=WITHIN, what="a finished Pod of each StatefulSet")
+    before = held()
+    for name in workers:
+        system.restart(name)
+    eventually(lambda: not held() & before, within=60, what="no Pod that the finalizer keeps")
+    fleet.over()
+    assert judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True).problems == ()
+
+
+@pytest.mark.slow
 def test_fifty_runners_of_each_workload_scale_and_roll(system: System, halts: Path) -> None:
     scale_and_roll(system, halts, most=50, some=10, jobs=50)
