@@ -213,8 +213,12 @@ def scopes(db: Connection) -> frozenset[str]:
     return frozenset(rows.scalars())
 
 
-def registered(db: Connection) -> Sequence[Row[Any]]:
-    """Return the delivered registration claims that are not being released, in random order (law L14)."""
+def registered(db: Connection, *, busy_since: datetime) -> Sequence[Row[Any]]:
+    """Return the delivered registration claims that are not being released, in random order (law L14).
+
+    `last_job_ended_at` is the end of the runner's last known job, if GitHub has shown the runner as busy without a
+    break since `busy_since`; otherwise it is None. `stale`: the Pod was made from an earlier template of its pool.
+    """
     return db.execute(
         text(f"""
             SELECT c.id, c.pod_uid, c.pool_id, c.runner_name, {INSTALLATION_NOW} AS installation_id,
@@ -223,10 +227,13 @@ def registered(db: Connection) -> Sequence[Row[Any]]:
                    c.runner_seen, c.runner_seen_at, p.node_gone_at IS NOT NULL AS node_gone,
                    (SELECT min(e.started_at) FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)
                    AS executes_since,
-                   (SELECT max(e.ended_at) FROM executions e WHERE e.claim_id = c.id) AS last_job_ended_at
+                   CASE WHEN c.runner_seen = 'busy' AND c.runner_seen_at <= :busy_since THEN
+                       (SELECT max(e.ended_at) FROM executions e WHERE e.claim_id = c.id) END AS last_job_ended_at,
+                   p.template_hash <> l.template_hash AS stale
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id JOIN pools l ON l.id = c.pool_id
             WHERE c.ended_at IS NULL AND c.purpose = 'register' AND c.state = 'delivered'
               AND p.terminal_at IS NULL AND p.gone_at IS NULL
             ORDER BY random() LIMIT 1000
-        """)
+        """),
+        {"busy_since": busy_since},
     ).all()

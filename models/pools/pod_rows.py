@@ -167,6 +167,15 @@ def record_pods(
     return over
 
 
+def record_end(db: Connection, *, pool_id: int, pod: PodFacts, now: datetime) -> list[str]:
+    """Record that a Pod is over, before it is deleted. Return the UIDs of the Pods that this call recorded as over.
+
+    Raises the lock error of Postgres if another session has locked the row, because nobody could record the end later.
+    """
+    db.execute(text("SELECT 1 FROM runner_pods WHERE uid = :uid FOR NO KEY UPDATE"), {"uid": pod.uid})
+    return record_pods(db, pool_id=pool_id, pods=[pod], now=now)
+
+
 def _changes(row: Row[Any], pod: PodFacts) -> bool:
     """Return True if the Pod has a UID or an exit that its row does not record."""
     return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.over and row.terminal_at is None)

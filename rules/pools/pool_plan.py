@@ -253,9 +253,11 @@ def unavailable_of(pool: ObservedPool) -> int:
 def _extra(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> int:
     """Return how many Pods above the replicas are allowed now.
 
-    The result is at most the number of Pods to replace.
+    The result is at most the number of Pods to replace. A busy runner that is too old counts too. Otherwise the surge
+    Pod would be retired whenever the old runner gets a job.
     """
-    return min(surge_of(pool), sum(_is_replaced(pool, pod, now) for pod in kept))
+    old = sum(_is_replaced(pool, pod, now) or (pod.asks_github and _is_old(pool, pod, now)) for pod in kept)
+    return min(surge_of(pool), old)
 
 
 def _is_replaced(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
@@ -424,7 +426,10 @@ def _retirements(
     busy = sorted((pod for pod in seen if pod.asks_github), key=_dispensable)
     why = Why.DRAINED if pool.leaving else Why.FORBIDDEN if pool.forbidden else Why.SURPLUS
     starting_first = sorted(starting, key=lambda pod: (not pod.unschedulable, _dispensable(pod)))
-    surplus = [*unresponsive, *starting_first, *warm, *busy][: max(0, too_many - len(gone))]
+    # A runner that is registering, or that GitHub does not know any more, might never serve. It makes no other surplus.
+    serving = sum(pod.serves and not pod.marked for pod in kept)
+    usable = [*warm, *busy][: max(0, serving - pool.wanted)]
+    surplus = [*unresponsive, *starting_first, *usable][: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.serves and pod.id not in gone and not pod.marked for pod in kept)

@@ -51,7 +51,7 @@ class VolumePlan:
     - `delete`: the volumes to delete.
     - `in_use`, `free`, `lost`: numbers of volumes. A lost volume is in no other number. Volumes that are being deleted
       are in no number.
-    - `unbound`: number of volumes among them that have had no PersistentVolume for `UNBOUND_AFTER` or longer.
+    - `unbound`: number of volumes in use that have had no PersistentVolume for `UNBOUND_AFTER` or longer.
     """
 
     reusable: tuple[str, ...] = ()
@@ -107,7 +107,9 @@ def plan_volumes(
         in_use=sum(each.runner not in ended and not each.lost for each in remaining),
         free=sum(each.runner in ended and not each.lost for each in remaining),
         lost=sum(each.lost for each in remaining),
-        unbound=sum(each.pending and each.age_seconds >= UNBOUND_AFTER for each in remaining),
+        unbound=sum(
+            each.pending and each.age_seconds >= UNBOUND_AFTER and each.runner not in ended for each in remaining
+        ),
     )
 
 

@@ -113,7 +113,8 @@ def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | N
     Kubernetes shows an Event for an hour.
     """
     if living is not None and living.is_over:
-        rt.transaction(pod_rows.record_pods, pool_id=work.pool_id, pods=[pod_facts(living)], now=NOW)
+        over = rt.transaction(pod_rows.record_end, pool_id=work.pool_id, pod=pod_facts(living), now=NOW)
+        wake_after_pods(rt, over)
     if living is not None and living.terminating:
         return
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)

@@ -21,7 +21,7 @@ from models.sweeps.repairs import Case
 from models.tables import claim_checks, mint_attempts
 from ostler.clock import utcnow
 from ostler.task_names import PERSISTENT_RUNNERS
-from rules.claims.registrations import Registered, Shown, is_outage, why_remove
+from rules.claims.registrations import Registered, Shown, is_outage, why_not_allowed, why_remove
 from rules.routing.scopes import Scope
 from rules.sweeps.reaping import Expect, Source, Witness
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
@@ -41,7 +41,7 @@ def persistent_runners(tick: Tick) -> None:
     unknown = {scope.split("/")[1].lower() for scope in tick.read(registrations.scopes_without_home)}
     if unknown and not tick.dry:
         tick.part("installations", lambda: find_installations(tick, unknown))
-    claims = tick.read(registrations.registered)
+    claims = tick.read(registrations.registered, busy_since=utcnow() - LONGEST_EXECUTING)
     check_by_scope(tick, claims, partial(check, names=names_by_scope(claims), exposed=Exposure(tick)))
 
 
@@ -90,7 +90,8 @@ def check(
     if claim.online_at is not None and at <= claim.online_at:
         return  # the list is older than the last look-up
     if runner is None and claim.online_at is not None and look_up(tick, claim) is not None:
-        return  # the list was not complete (law L8)
+        found_again(tick, claim)
+        return
     shown = shown_of(runner)
     if not tick.dry:
 
@@ -117,6 +118,12 @@ def check(
         remove(tick, claim, why)
     elif outage and shown is Shown.OFFLINE:
         tick.incomplete(f"{offline} of {len(known)} runners in {claim.scope} are offline, so they are replaced later")
+
+
+def found_again(tick: Tick, claim: Row[Any]) -> None:
+    """Forget the absence of a runner that a look-up found, because its list was not complete (law L8)."""
+    if claim.runner_absent_at is not None and not tick.dry:
+        tick.rt.transaction(claim_checks.set_absent, claim.id, absent=False, now=utcnow())
 
 
 def registered_of(claim: Row[Any], shown: Shown, *, at: datetime, absent_before: bool, outage: bool) -> Registered:
@@ -158,6 +165,7 @@ def shown_of(runner: ListedRunner | None) -> Shown:
 
 def remove(tick: Tick, claim: Row[Any], why: str) -> None:
     """Release the claim of a runner as one repair of the sweep. The Pod is then replaced."""
+    not_allowed = why_not_allowed(claim.account_id, claim.allowed_accounts)
     case = Case(
         what="release",
         why=why,
@@ -168,7 +176,7 @@ def remove(tick: Tick, claim: Row[Any], why: str) -> None:
         after="releasing",
         expects=Expect.CLAIM_MOVED,
         kills=True,
-        witnesses=(Witness(Source.GITHUB, why),),
+        witnesses=(Witness(Source.KUBERNETES if why == not_allowed else Source.GITHUB, why),),
         proof="the release deregisters the runner first and stops if GitHub refuses",
     )
     begun = tick.repair(

@@ -103,7 +103,26 @@ def test_an_old_runner_is_replaced_by_a_surge_pod_if_no_replica_may_be_unavailab
     after = look(of, *pods, pod(4, registered_at=young))
     assert (after.create, retired(after)) == (0, [(2, Why.AGE)])
     busy = [replace(each, state=PodState.BUSY) for each in pods]
-    assert look(of, *busy).create == 0, "a busy runner is not replaced for its age"
+    assert retired(look(of, *busy, pod(4, registered_at=young))) == [], "a busy runner is not replaced for its age"
+
+
+def test_a_surge_pod_stays_while_the_old_runner_has_a_job_again() -> None:
+    of = pool(1, max_runner_age=HOUR)
+    old = pod(1, PodState.BUSY, registered_at=NOW - timedelta(hours=2))
+    surge = pod(2, registered_at=NOW)
+    for state in (PodState.STARTING, PodState.RESERVED, PodState.WARM, PodState.BUSY):
+        assert look(of, old, replace(surge, state=state, registering=state is PodState.RESERVED)).retire == ()
+    assert retired(look(of, replace(old, state=PodState.WARM), surge)) == [(1, Why.AGE)]
+
+
+def test_a_runner_that_might_never_serve_makes_no_other_runner_surplus() -> None:
+    absent = [pod(number, PodState.RESERVED, registering=True) for number in (1, 2, 3, 4)]
+    healthy = [pod(number, registered_at=NOW) for number in (5, 6, 7, 8)]
+    assert look(pool(4), *absent, *healthy).retire == ()
+    assert len(look(pool(3), *absent, *healthy).retire) == 1
+    assert len(look(pool(0), *absent, *healthy).retire) == 4
+    assert look(pool(1), replace(absent[0], stale=True), healthy[0]).retire == ()
+    assert look(pool(1), absent[0], busy_runner(5)).retire == ()
 
 
 def busy_runner(number: int, **facts: Any) -> ObservedPod:
@@ -160,16 +179,13 @@ def test_no_runner_is_asked_for_twice_while_github_refuses(given: tuple[Observed
 
 
 @given(rollouts())
-def test_the_age_of_a_busy_runner_changes_no_plan(given: tuple[ObservedPool, list[ObservedPod]]) -> None:
+def test_no_busy_runner_is_retired_for_its_age(given: tuple[ObservedPool, list[ObservedPod]]) -> None:
     of, pods = given
     made = look(of, *pods)
     by_id = {each.id: each for each in pods}
     old = [by_id[each.id] for each in made.retire if each.why is Why.AGE]
     assert all(each.state is PodState.WARM and each.registered_at is not None for each in old)
     assert all(NOW - each.registered_at > timedelta(seconds=HOUR) for each in old if each.registered_at is not None)
-    busy = {each.id for each in pods if each.registered_at is not None and each.state is PodState.BUSY}
-    young = [replace(each, registered_at=NOW) if each.id in busy else each for each in pods]
-    assert look(of, *young) == made
 
 
 @given(wanted=replicas, leaving=st.booleans(), pods=fleets)

@@ -59,6 +59,7 @@ def test_a_volume_that_stays_without_storage_counts_as_unbound(age: float, count
     waiting = replace(OLD, pending=True, age_seconds=age)
     assert plan(waiting, OLD, a=None).unbound == count
     assert plan(replace(waiting, terminating=True), a=None).unbound == 0
+    assert plan(waiting, a=7).unbound == 0, "no runner needs it"
 
 
 def test_volumes_that_were_not_used_for_the_longest_time_come_first() -> None:
