@@ -45,6 +45,9 @@ _FILL = """
            1 + n % 500, CASE WHEN n % 3 > 0 THEN 1 + n % 1000 END, 1000, 1024,
            CASE WHEN n % 200 > 0 THEN 'ended' ELSE 'executing' END, now(), now(), CASE WHEN n % 200 > 0 THEN now() END
     FROM generate_series(1, :rows) n;
+    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
+    SELECT n, 'runner-' || n, n, 1 + n % 1000, 1000, 1024, now(), CASE WHEN n % 400 > 19 THEN now() END
+    FROM generate_series(1, :rows) n;
     INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, pod_uid, claim_id, job_id, expects,
                          outcome, verify_by)
     SELECT 'sweep-' || n % 15, n / 10, now(), 'w', 'w', '{}', false, n % 500 = 0, 'pod-' || n % 3000, n % 3000,

@@ -406,9 +406,7 @@ def test_a_runner_of_a_repository_that_becomes_public_leaves(stage: Stage, githu
 
 
 @pytest.mark.usefixtures("no_chains")
-def test_a_runner_that_executes_a_job_stays_though_github_lost_it_and_its_group_is_public(
-    stage: Stage, github: GitHub
-) -> None:
+def test_a_lost_runner_that_executes_a_job_stays_though_its_group_is_public(stage: Stage, github: GitHub) -> None:
     (claim_id,) = registered(stage, github, 1)
     stage.job(7, state="queued")
     runs(stage, claim_id, 7, "in_progress")
@@ -930,9 +928,7 @@ def test_a_runner_that_executes_a_job_is_not_removed_because_github_does_not_kno
 
 
 @pytest.mark.usefixtures("no_chains")
-def test_a_runner_that_is_busy_for_too_long_leaves_though_the_begin_of_its_job_was_lost(
-    stage: Stage, github: GitHub
-) -> None:
+def test_a_runner_busy_for_too_long_leaves_though_the_begin_of_its_job_was_lost(stage: Stage, github: GitHub) -> None:
     (claim_id,) = registered(stage, github, 1)
     github.show(str(stage.see(claim_id).runner_name), busy=True)
     sweep(stage)
