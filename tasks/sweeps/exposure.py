@@ -1,4 +1,4 @@
-"""Whether registered persistent runners may stay: their account, their runner group and their repository can change."""
+"""Later judgement on persistent runners, because their account, group or repository can change after registration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tasks.worker.base import SWEEP_ROW, remaining
 
 
 class Exposure:
-    """Whether the runners of a pool may stay in their scope. Each pool and scope is judged once per tick."""
+    """Decides which runners must leave their scope. It judges the group of each pool and scope once per tick."""
 
     def __init__(self, tick: Tick) -> None:
         self._tick = tick

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing import get_context
 
 import pytest
@@ -43,6 +44,34 @@ def rolls(stage: Stage, busy: str, step: int) -> None:
     stage.rows("UPDATE runner_pods SET template_hash = 'the oldest'")
 
 
+def deaths(
+    target: Callable[..., None],
+    where: tuple[str | int, ...],
+    breaks: Callable[[int], None],
+    *,
+    more_than: int,
+    **options: bool,
+) -> Iterator[int]:
+    """Kill a process at its first step, another at its second, and so on until one comes to its end.
+
+    Yield each step after the process has ended. The process runs `target` with `where`, the step and `options`.
+    `breaks` prepares the pool for the given step. The test fails unless more than `more_than` processes were killed.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload([mortal.__name__])
+    for step in range(1, MOST):
+        breaks(step)
+        process = context.Process(target=target, args=(*where, step), kwargs=options)
+        process.start()
+        process.join(120)
+        yield step
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+    assert process.exitcode == 0
+    assert step - 1 > more_than
+
+
 @pytest.mark.parametrize("breaks", [replaces_a_spent_pod, retires_one_too_many, rolls])
 def test_whatever_a_killed_reconciler_leaves_the_next_one_brings_to_its_end(
     stage: Stage, control_plane: ClusterAccess, database: Database, breaks: Callable[[Stage, str, int], None]
@@ -52,17 +81,8 @@ def test_whatever_a_killed_reconciler_leaves_the_next_one_brings_to_its_end(
     busy = min(stage.pods())
     stage.job(7)
     claim = stage.claim(busy, job_id=7, state="executing")
-    context = get_context("forkserver")
-    context.set_forkserver_preload([mortal.__name__])
-    killed = 0
-    for step in range(1, MOST):
-        breaks(stage, busy, step)
-        process = context.Process(
-            target=mortal.live,
-            args=(database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, the_pool(stage).id, step),
-        )
-        process.start()
-        process.join(120)
+    where = database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, the_pool(stage).id
+    for step in deaths(mortal.live, where, partial(breaks, stage, busy), more_than=20):
         heal(stage)
 
         pods = stage.pods()
@@ -72,12 +92,6 @@ def test_whatever_a_killed_reconciler_leaves_the_next_one_brings_to_its_end(
         rows = stage.rows("SELECT name, uid FROM runner_pods WHERE gone_at IS NULL")
         assert {(row.name, row.uid) for row in rows} == {(pod.name, pod.uid) for pod in pods.values()}
         assert [row.id for row in stage.rows("SELECT id FROM claims WHERE ended_at IS NULL")] == [claim]
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-        killed += 1
-    assert process.exitcode == 0
-    assert killed > 20
 
 
 def retires_a_stateful_set(stage: Stage, busy: str, step: int) -> None:
@@ -99,28 +113,12 @@ def test_a_killed_reconciler_loses_no_stateful_set_and_no_volume(
     uid = stage.pods()[busy].uid
     stage.job(7)
     claim = stage.claim(busy, job_id=7, state="executing")
-    context = get_context("forkserver")
-    context.set_forkserver_preload([mortal.__name__])
-    killed = 0
-    for step in range(1, MOST):
-        breaks(stage, busy, step)
-        process = context.Process(
-            target=mortal.live,
-            args=(database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, the_pool(stage).id, step),
-            kwargs={"writes": True},
-        )
-        process.start()
-        process.join(120)
+    where = database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, the_pool(stage).id
+    for _ in deaths(mortal.live, where, partial(breaks, stage, busy), more_than=10, writes=True):
         healed(stage, 2)
 
         assert stage.pods()[busy].uid == uid
         assert [row.id for row in stage.rows("SELECT id FROM claims WHERE ended_at IS NULL")] == [claim]
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-        killed += 1
-    assert process.exitcode == 0
-    assert killed > 10
 
 
 def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
@@ -132,17 +130,13 @@ def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
     busy = min(stage.pods())
     stage.job(7)
     claim = stage.claim(busy, job_id=7, state="executing")
-    context = get_context("forkserver")
-    context.set_forkserver_preload([mortal.__name__])
-    killed = 0
-    for step in range(1, 2 * MOST):
+
+    def ends_one_pod_of_each(_step: int) -> None:
         for name in ("large", "small"):
             stage.finish(max(each for each, pod in stage.pods().items() if pod.pool == name and each != busy))
-        process = context.Process(
-            target=mortal.tick, args=(database.url.reveal(), str(control_plane.kubeconfig), stage.namespace, step)
-        )
-        process.start()
-        process.join(120)
+
+    where = database.url.reveal(), str(control_plane.kubeconfig), stage.namespace
+    for step in deaths(mortal.tick, where, ends_one_pod_of_each, more_than=20):
         heal(stage)
 
         pods = stage.pods()
@@ -151,12 +145,6 @@ def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
         rows = stage.rows("SELECT name, uid FROM runner_pods WHERE gone_at IS NULL")
         assert {(row.name, row.uid) for row in rows} == {(pod.name, pod.uid) for pod in pods.values()}
         assert [row.id for row in stage.rows("SELECT id FROM claims WHERE ended_at IS NULL")] == [claim]
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-        killed += 1
-    assert process.exitcode == 0
-    assert killed > 20
 
 
 def heal(stage: Stage) -> None:

@@ -329,6 +329,12 @@ def test_a_runner_of_one_repository_is_registered_only_if_the_repository_is_priv
     assert github.lists == 0, "a repository has no groups"
 
 
+def admit_public(stage: Stage, github: GitHub) -> None:
+    """Let the group admit public repositories, and let Ostler read the groups again."""
+    github.groups = [GroupSeen(id=1, name="Default", visibility="all", public=True)]
+    stage.rows("DELETE FROM runner_group_lists")
+
+
 def states(stage: Stage) -> list[str]:
     return [row.state for row in stage.rows("SELECT state FROM claims WHERE purpose = 'register' ORDER BY id")]
 
@@ -375,20 +381,21 @@ def test_runners_stay_if_github_does_not_list_the_groups(stage: Stage, github: G
 @pytest.mark.usefixtures("no_chains")
 def test_a_runner_of_an_earlier_template_is_not_judged_by_the_present_group(stage: Stage, github: GitHub) -> None:
     registered(stage, github, 1)
-    github.groups = [GroupSeen(id=1, name="Default", visibility="all", public=True)]
-    stage.rows("DELETE FROM runner_group_lists")
+    admit_public(stage, github)
     stage.rows("UPDATE runner_pods SET template_hash = 'earlier'")
     sweep(stage)
     assert states(stage) == ["delivered"]
 
 
 @pytest.mark.usefixtures("no_chains")
-def test_an_absence_is_forgotten_when_a_look_up_finds_the_runner(stage: Stage, github: GitHub) -> None:
+def test_an_absence_is_forgotten_when_a_look_up_finds_the_runner(
+    stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (claim_id,) = registered(stage, github, 1)
     known, github.runners = github.runners, {}
     sweep(stage)
     assert stage.see(claim_id).runner_absent_at is not None
-    github.find_runner = lambda *, name, **_call: known[name]  # type: ignore[method-assign]
+    monkeypatch.setattr(github, "find_runner", lambda *, name, **_call: known[name])
     sweep(stage)
     assert (stage.see(claim_id).state, stage.see(claim_id).runner_absent_at) == ("delivered", None)
 
@@ -411,8 +418,7 @@ def test_a_lost_runner_that_executes_a_job_stays_though_its_group_is_public(stag
     stage.job(7, state="queued")
     runs(stage, claim_id, 7, "in_progress")
     github.runners.clear()
-    github.groups = [GroupSeen(id=1, name="Default", visibility="all", public=True)]
-    stage.rows("DELETE FROM runner_group_lists")
+    admit_public(stage, github)
     for _ in range(3):
         sweep(stage)
     assert states(stage) == ["delivered"]
