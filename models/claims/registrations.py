@@ -171,7 +171,7 @@ def runners_of_pool(db: Connection, pool_id: int) -> RegisteredRunners | None:
     return RegisteredRunners(scope=row.registers_in, online=row.online, busy=row.busy, failure=failure)
 
 
-def why_no_home(db: Connection, scope: str, *, allowed: Collection[int] = ()) -> str | None:
+def why_no_home(db: Connection, scope: str, *, allowed: Collection[int]) -> str | None:
     """Return why no runner can be registered in `scope`, or None if runners can be registered there.
 
     `allowed`: the accounts that may use the pool, or nothing if all accounts may use the pool.
