@@ -1,4 +1,6 @@
-"""Pools of both workloads, scaled up and down and rolled with jobs running, while workers are killed and calls fail.
+"""Pools of both workloads, scaled up and down and rolled with jobs running, while workers die and calls fail.
+
+A tenth of the webhooks is lost, and during the rollouts every webhook that says that a job is completed.
 
 The controller of StatefulSets and the garbage collector are real. These runs are part of `make test-slow`. The same
 story with all four kinds of pools is part of `make test` (`test_persistent_runners.py`).
@@ -76,7 +78,14 @@ def system(
         github_faults=faults(seed=6),
         settings={
             "OSTLER_HALT_DIR": str(halts),
-            **timings(due_after=3, resume_every=1, sweep_every=5, slow_sweep_every=5, orphaned_account_after=20),
+            **timings(
+                due_after=3,
+                resume_every=1,
+                sweep_every=5,
+                slow_sweep_every=5,
+                orphaned_account_after=20,
+                unresolved_after=6,
+            ),
         },
     )
     folder = tmp_path_factory.mktemp("system")
@@ -143,11 +152,13 @@ class Fleet:
 
 def scale_and_roll(system: System, halts: Path, *, most: int, some: int, jobs: int) -> None:
     fleet = Fleet(system, halts)
+    system.lab("POST", "/webhooks", {"drop_rate": 0.1})
     fleet.change(replicas=most)
     fleet.reach(most)
     fleet.send(jobs)
     for step in STEPS:
         fleet.kill_at(step)
+    system.lab("POST", "/webhooks", {"vanish_action": "completed"})
     fleet.send(jobs, seconds=3)
     fleet.change(image="runner:2")
     time.sleep(3)
@@ -159,6 +170,7 @@ def scale_and_roll(system: System, halts: Path, *, most: int, some: int, jobs: i
     fleet.kill_at("release_pod")
     fleet.over()
     fleet.reach(some)
+    system.lab("POST", "/webhooks", {"vanish_action": ""})
     fleet.send(some, seconds=2)
     fleet.change(replicas=0)
     fleet.kill_at("end_owner")
