@@ -302,8 +302,8 @@ def _routing() -> Json:
         "allowForks": {
             "type": "boolean",
             "default": False,
-            "description": "Whether the pool serves jobs of runs that come from a fork. If the repository is public, "
-            "anyone on the internet can start such runs. Persistent pools without it serve private repositories only.",
+            "description": "Whether the pool serves jobs of runs that come from a fork of a public repository. Anyone "
+            "on the internet can start such runs. Persistent pools without it serve private repositories only.",
         },
     }
 

@@ -232,7 +232,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.ORIGIN_UNKNOWN:
             return Explanation(
                 WaitsFor.GITHUB,
-                f"The repository of the job is public, and {detail}. Ostler asks GitHub once for each workflow run.",
+                f"The pool of the job depends on the origin of its run, and {detail}. Ostler asks GitHub once per run.",
                 (
                     "No action is needed, unless GitHub cannot be reached, or the App lacks the permission to read "
                     "Actions."

@@ -186,7 +186,8 @@ class _Router:
 
     @functools.cached_property
     def _origins(self) -> Mapping[int, Origin]:
-        return run_origins.known(self._db, {event.run_id for event in self._events if event.public})
+        retained = any(pool.retains for pool in self._pools)
+        return run_origins.known(self._db, {event.run_id for event in self._events if event.public or retained})
 
     @functools.cached_property
     def _accounts(self) -> dict[int, Row[Any]]:
@@ -267,7 +268,7 @@ class _Router:
         )
 
     def _choose(self, event: WorkflowJobEvent) -> PoolChoice:
-        origin = self._origins.get(event.run_id, Origin.UNKNOWN) if event.public else Origin.HERE
+        origin = self._origins.get(event.run_id, Origin.UNKNOWN)
         key = (event.labels, event.owner_id, event.repository, event.public, origin)
         if key not in self._choices:
             self._choices[key] = choose_pool(

@@ -1,7 +1,8 @@
-"""Origins of the runs of public repositories. GitHub is asked about a run until it answers, and the answer is stored.
+"""Origins of runs. GitHub is asked about a run until it answers, and the answer is stored.
 
 The origin of a run says whether the run comes from a fork. A job is held with the reason `origin_unknown` until the
-origin of its run is known. The job is not held if every origin would lead to the same pool.
+origin of its run is known. The job is not held if every origin would lead to the same pool. So GitHub is asked about
+runs of public repositories, and about runs of private ones that a pool with retained volumes would serve.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _COLUMNS = """
     j.hold_reason, j.hold_detail, j.pool_id, j.not_before, a.budget_count, a.access, o.origin,
     (o.ask_after IS NULL OR o.ask_after <= :now) AND (o.leased_until IS NULL OR o.leased_until < :now) AS may_ask
 """
-_BESIDE = "JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.run_id = j.run_id AND j.public"
+_BESIDE = "JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.run_id = j.run_id"
 _REMATCHED = """
     j.state = 'queued' AND (j.not_before IS NULL OR j.not_before <= :now)
     AND (j.hold_reason = ANY(:holds)
@@ -327,7 +327,7 @@ class _Router:
         return self._kinds[kind]
 
     def _route(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
-        origin = Origin(row.origin or Origin.UNKNOWN) if row.public else Origin.HERE
+        origin = Origin(row.origin or Origin.UNKNOWN)
         about = {"labels": row.labels, "account_id": row.account_id, "repository": row.repository}
         choice = choose_pool(self._pools, **about, public=bool(row.public), origin=origin)
         pool = None if choice.pool_id is None else self._by_id[choice.pool_id]

@@ -1,8 +1,9 @@
 """Origin of a job's run: the repository of the job or a fork of this repository.
 
 Anyone can fork a public repository and open a pull request with a changed workflow. A pool serves the jobs of such a
-pull request only if the pool allows forks (`spec.allowForks`). A webhook about a job does not contain the origin, but
-GitHub's answer about the run does (GitHub docs, "Get a workflow run": `head_repository`, `event`, `pull_requests`). If
+pull request only if the pool allows forks (`spec.allowForks`). A pool whose later runners get the volumes of earlier
+ones serves no job of a fork at all. A webhook about a job does not contain the origin, but GitHub's answer about the
+run does (GitHub docs, "Get a workflow run": `head_repository`, `event`, `pull_requests`). If
 the origin is unclear, the run counts as a run of a fork (law L8).
 """
 

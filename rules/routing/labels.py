@@ -4,8 +4,9 @@ A pool serves a job under four conditions:
 
 - The pool's labels cover the job's labels, ignoring case.
 - The pool's allow lists name the job's account and repository, or are empty.
-- The job is not from a fork, or the pool allows forks. A pool above the Pod Security level `restricted` must allow
-  forks in two fields of its spec.
+- The job is not from a fork of a public repository, or the pool allows forks. A pool above the Pod Security level
+  `restricted` must allow forks in two fields of its spec. If later runners get the volumes of the pool's runners, the
+  job is not from a fork of a private repository either.
 - The job's repository is private, or the pool's runners keep nothing for later jobs. GitHub might give the job of a
   fork to each runner that may execute jobs of a public repository (`rules.routing.forks.private_only`).
 
@@ -70,6 +71,14 @@ class PoolLabels:
         """Return True if the pool serves private repositories only."""
         persistent = self.registers_in is not None
         return private_only(retains=self.retains, persistent=persistent, allow_forks=self.allow_forks)
+
+    def serves_forks(self, *, public: bool) -> bool:
+        """Return True if the pool serves jobs of forks. `public`: True if the repository of the job is public.
+
+        Only people who may read a private repository can fork it, so most pools trust these forks. A fork must not
+        reach volumes that later runners get. For persistent runners, this is decided by GitHub: it chooses their jobs.
+        """
+        return self.allow_forks or not (public or (self.retains and self.registers_in is None))
 
     @property
     def has_group(self) -> bool:
@@ -154,7 +163,7 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, public: 
         return Rule.ACCOUNTS
     if pool.allowed_repositories and full_name not in pool.allowed_repositories:
         return Rule.REPOSITORIES
-    if fork and not pool.allow_forks:
+    if fork and not pool.serves_forks(public=public):
         return Rule.ELEVATED_FORKS if pool.elevated else Rule.FORKS
     if public and pool.private_only:
         return Rule.VOLUMES if pool.retains else Rule.PERSISTENT

@@ -1,4 +1,4 @@
-"""`ostler.ask_run(run_id)`: asks GitHub whether a run of a public repository comes from a fork.
+"""`ostler.ask_run(run_id)`: asks GitHub whether a run comes from a fork.
 
 One request serves all jobs of the run. The jobs are held until GitHub answers. If the message is lost or the request
 fails, the sweep `rematch` sends this task again.

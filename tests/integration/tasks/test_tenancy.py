@@ -334,7 +334,8 @@ def test_a_runner_with_retained_volumes_joins_no_group_for_public_repositories(
         "runner group 1 of acme admits public repositories, so a job of a fork could reach what the runners of the "
         "pool keep for later jobs"
     )
-    came(clusterless, 2, public=False, installation_id=501)
+    came(clusterless, 2, public=False, installation_id=501, run_id=902)
+    ask_run.run(run_id=902)
     assert job(clusterless, 2).hold_reason == "runner_group"
 
     github.groups = [DEFAULT]
@@ -343,7 +344,7 @@ def test_a_runner_with_retained_volumes_joins_no_group_for_public_repositories(
     rematch.run()
     assert job(clusterless, 2).hold_reason is None
     mint.run(claim_id=claim(clusterless, 3))
-    assert (github.minted_in, github.asked) == ([1], ["groups", "groups"])
+    assert (github.minted_in, github.asked) == ([1], ["groups", "run 902", "groups"])
 
 
 @pytest.mark.usefixtures("github")
@@ -359,9 +360,29 @@ def test_the_jobs_of_a_public_repository_go_to_the_pool_without_retained_volumes
     clusterless.rows("UPDATE pools SET allow_forks = true, routing_priority = -1 WHERE uid = 'q'")
     rematch.run()
     came(clusterless, 2)
-    came(clusterless, 3, public=False)
+    came(clusterless, 3, public=False, run_id=903)
+    ask_run.run(run_id=903)
     names = {row.id: row.name for row in clusterless.rows("SELECT id, name FROM pools")}
     assert [names[job(clusterless, each).pool_id] for each in (1, 2, 3)] == ["cold", "cold", "small"]
+
+
+def test_the_job_of_a_fork_of_a_private_repository_gets_no_retained_volume(
+    clusterless: Stage, github: AskedGitHub
+) -> None:
+    retains(clusterless)
+    github.event, github.head = "pull_request", FORK
+    assert came(clusterless, 1, public=False) == {900}
+    assert job(clusterless).hold_reason == "origin_unknown"
+    ask_run.run(run_id=900)
+    assert "the run comes from a fork of acme/app" in job(clusterless).hold_detail
+
+    insert_pool(clusterless.rt.engine, uid="q", namespace="none", name="cold", labels=["self-hosted"])
+    clusterless.rows("UPDATE pools SET routing_priority = -1 WHERE uid = 'q'")
+    rematch.run()
+    assert came(clusterless, 2, public=False) == frozenset()
+    names = {row.id: row.name for row in clusterless.rows("SELECT id, name FROM pools")}
+    assert [names[job(clusterless, each).pool_id] for each in (1, 2)] == ["cold", "cold"]
+    assert github.asked == ["run 900"]
 
 
 def test_a_public_repository_whose_job_was_claimed_before_gets_no_retained_volume(

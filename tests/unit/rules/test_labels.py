@@ -111,18 +111,20 @@ def test_many_pools_that_keep_a_job_out_are_not_all_told() -> None:
 def test_a_fork_goes_only_where_a_pool_says_so() -> None:
     best, other = pool(1, "linux"), pool(2, "linux", "x", forks=True)
 
-    assert choose([best, other], "linux").pool_id == 1
-    assert choose([best, other], "linux", origin=Origin.FORK).pool_id == 2
-    refused = choose([best], "linux", origin=Origin.FORK)
+    assert choose([best, other], "linux", public=True).pool_id == 1
+    assert choose([best, other], "linux", public=True, origin=Origin.FORK).pool_id == 2
+    assert choose([best, other], "linux", origin=Origin.FORK).pool_id == 1
+    refused = choose([best], "linux", public=True, origin=Origin.FORK)
     assert refused.hold_reason is HoldReason.NOT_ALLOWED
     assert "allowForks is false" in told(refused)
 
 
 def test_pool_above_restricted_that_admits_forks_once_is_named_with_both_fields() -> None:
-    refused = choose([replace(pool(1, "linux"), elevated=True)], "linux", origin=Origin.FORK)
+    refused = choose([replace(pool(1, "linux"), elevated=True)], "linux", public=True, origin=Origin.FORK)
     assert refused.hold_reason is HoldReason.NOT_ALLOWED
     assert "both its allowForks and its security.allowForks" in told(refused)
-    admitted = choose([replace(pool(1, "linux", forks=True), elevated=True)], "linux", origin=Origin.FORK)
+    forks = replace(pool(1, "linux", forks=True), elevated=True)
+    admitted = choose([forks], "linux", public=True, origin=Origin.FORK)
     assert admitted.pool_id == 1
 
 
@@ -133,6 +135,22 @@ def test_a_pool_with_retained_volumes_serves_private_repositories_only(origin: O
     assert choose([cached, other], "linux").pool_id == 1
     assert choose([cached, other], "linux", public=True, origin=origin).pool_id == 2
     assert choose([cached], "linux", public=True, origin=Origin.HERE).hold_reason is HoldReason.NOT_ALLOWED
+
+
+def test_a_pool_with_retained_volumes_serves_no_fork_of_a_private_repository() -> None:
+    cached, other = replace(pool(1, "linux", priority=1), retains=True), pool(2, "linux")
+
+    assert choose([cached, other], "linux", origin=Origin.HERE).pool_id == 1
+    assert choose([cached, other], "linux", origin=Origin.FORK).pool_id == 2
+    assert choose([cached, other], "linux", origin=Origin.UNKNOWN).hold_reason is HoldReason.ORIGIN_UNKNOWN
+    assert choose([other], "linux", origin=Origin.UNKNOWN).pool_id == 2
+    refused = choose([cached], "linux", origin=Origin.FORK)
+    assert (refused.hold_reason, "comes from a fork of Acme/App" in told(refused)) == (HoldReason.NOT_ALLOWED, True)
+
+
+def test_a_persistent_pool_is_not_asked_about_forks_of_private_repositories() -> None:
+    static = replace(pool(1, "linux"), registers_in="orgs/acme", retains=True)
+    assert {choose([static], "linux", origin=origin).pool_id for origin in Origin} == {1}
 
 
 def test_a_persistent_pool_without_forks_serves_private_repositories_only() -> None:
@@ -181,13 +199,14 @@ def test_the_group_of_runners_that_keep_data_admits_no_public_repository(
 
 
 def test_an_unknown_origin_holds_a_job_unless_it_makes_no_difference() -> None:
-    unknown = Origin.UNKNOWN
+    def unknown(*pools: PoolLabels) -> PoolChoice:
+        return choose(pools, "linux", public=True, origin=Origin.UNKNOWN)
 
-    assert choose([pool(1, "linux")], "linux", origin=unknown).hold_reason is HoldReason.ORIGIN_UNKNOWN
-    assert choose([pool(1, "linux"), pool(2, "linux", "x", forks=True)], "linux", origin=unknown).pool_id is None
-    assert choose([pool(1, "linux", forks=True)], "linux", origin=unknown).pool_id == 1
-    assert choose([pool(1, "gpu")], "linux", origin=unknown).hold_reason is HoldReason.NO_POOL
-    assert choose([pool(1, "linux", accounts=[OTHER])], "linux", origin=unknown).hold_reason is HoldReason.NOT_ALLOWED
+    assert unknown(pool(1, "linux")).hold_reason is HoldReason.ORIGIN_UNKNOWN
+    assert unknown(pool(1, "linux"), pool(2, "linux", "x", forks=True)).pool_id is None
+    assert unknown(pool(1, "linux", forks=True)).pool_id == 1
+    assert unknown(pool(1, "gpu")).hold_reason is HoldReason.NO_POOL
+    assert unknown(pool(1, "linux", accounts=[OTHER])).hold_reason is HoldReason.NOT_ALLOWED
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
