@@ -2,7 +2,8 @@
 
 In the order of a deploy: the schema and the definition of RunnerPool first (they only ever grow within a release), then
 worker, web, watch and beat, one after the other, while both versions serve. The rollback leaves schema and definition.
-Judged by the lab's own logs: every job exactly once, no busy Pod touched.
+Judged by the lab's own logs: every job exactly once, no busy Pod touched. A second story rolls back to a release that
+does not know StatefulSets, and upgrades again.
 """
 
 from __future__ import annotations
@@ -12,19 +13,23 @@ import secrets
 import signal
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from k8s_adapters.client import KubeClient
-from lab.bootstrap import POOLS
+from k8s_adapters.pods import PodSeen, list_pods
+from lab.bootstrap import POOLS, SETS_POOL
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.traffic import follow, send
 from lab.verdict import judge
 from models.pools.pool_mirror import TEMPLATE_HOLDS
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -33,6 +38,7 @@ PREVIOUS = "579e4553e3360585ae6d0075af12b448a4e57543"
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = timings(sweep_every=5, unresolved_after=6, spent_after=3)
+Start = Callable[[Options], System]
 LONG = 120.0
 """Seconds of the jobs that run over the whole upgrade."""
 
@@ -52,19 +58,21 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def system(
-    previous: Path, control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[System]:
-    """Everything of the release before, two of each process that serves."""
-    namespace = f"upgrade-{secrets.token_hex(4)}"
-    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
-    options = Options(real_pods=2, webs=2, workers=2, settings=SETTINGS, tree=previous)
-    with System(
-        tmp_path_factory.mktemp("system"), options, say=print, namespace=namespace, control_plane=control_plane
-    ) as system:
-        system.wait_for_warm_pods(sum(pool.replicas for pool in POOLS), timeout=240)
-        yield system
-    admin.request("DELETE", f"/api/v1/namespaces/{namespace}")
+def start(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start a system of these options, and wait for its warm Pods."""
+    with ExitStack() as stack:
+
+        def started(options: Options) -> System:
+            namespace = f"upgrade-{secrets.token_hex(4)}"
+            admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
+            stack.callback(admin.request, "DELETE", f"/api/v1/namespaces/{namespace}")
+            folder = tmp_path_factory.mktemp("system")
+            system = System(folder, options, say=print, namespace=namespace, control_plane=control_plane)
+            stack.enter_context(system)
+            system.wait_for_warm_pods(sum(pool.replicas for pool in options.pools), timeout=240)
+            return system
+
+        yield started
 
 
 def jobs_flow(system: System, count: int = 30) -> None:
@@ -90,7 +98,8 @@ def move(system: System, tree: Path | None, *names: str) -> None:
             child.wait_until(lambda number=number: system.is_ready(number), timeout=60)  # type: ignore[misc]
 
 
-def test_jobs_run_once_while_versions_change_and_change_back(system: System, previous: Path) -> None:
+def test_jobs_run_once_while_versions_change_and_change_back(start: Start, previous: Path) -> None:
+    system = start(Options(real_pods=2, webs=2, workers=2, settings=SETTINGS, tree=previous))
     long = {"repository": "acme/shop", "labels": list(POOLS[0].labels), "count": 3, "duration_seconds": LONG}
     long_ids = system.lab("POST", "/jobs", long)["ids"]
     jobs_flow(system)
@@ -110,5 +119,34 @@ def test_jobs_run_once_while_versions_change_and_change_back(system: System, pre
     jobs_flow(system)  # back, on the schema and the definition of the later one
 
     assert follow(system.github_url, long_ids, say=print, stalled=LONG + 60), "a job that ran over it all"
+    verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
+    assert verdict.problems == ()
+
+
+def test_a_rollback_to_a_release_without_stateful_sets_and_back(start: Start, previous: Path) -> None:
+    system = start(Options(pools=(SETS_POOL,), real_pods=2, workers=2, settings=SETTINGS))
+    kube = system.kube()
+
+    def pods() -> list[PodSeen]:
+        return list_pods(kube, namespace=system.namespace)
+
+    def held() -> set[str]:
+        """Return the finished Pods of the beginning that only their finalizer keeps."""
+        return {pod.uid for pod in pods() if pod.awaits_release} & first
+
+    first = {pod.uid for pod in pods()}
+    job = {"repository": "acme/shop", "labels": list(SETS_POOL.labels), "count": len(first), "duration_seconds": 60}
+    ids = system.lab("POST", "/jobs", job)["ids"]
+    eventually(lambda: Counter(system.lab("GET", "/stats")["jobs"])["in_progress"] == len(ids), within=60)
+
+    names = [name for name in system.children if name.split("-")[0] in {"worker", "web", "watch", "beat"}]
+    move(system, previous, *names)  # the earlier release does not know the finalizer
+    assert not [pod for pod in pods() if pod.uid in first and pod.terminating]
+    assert follow(system.github_url, ids, say=print, stalled=120), "a job that the rollback killed"
+    eventually(lambda: held() == first, within=60, what="Pods that only their finalizer keeps")
+    assert {pod.uid for pod in pods()} == first, "the earlier release created a runner"
+
+    move(system, None, *names)
+    eventually(lambda: not held(), within=60, what="no Pod that stays Terminating")
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
     assert verdict.problems == ()
