@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 @dataclass
 class Pod:
-    """One runner Pod. `jits` are the JITs that its poller wrote down; a second one would be a second runner."""
+    """One runner Pod. `jits` are the JITs that its poller wrote down; a second one would be a second runner.
+
+    A Pod of a persistent pool writes down a registration in the same way, at the time `given_at`, and uses it once.
+    """
 
     name: str
     uid: str
@@ -42,6 +45,8 @@ class Pod:
     labels: dict[str, str] = field(default_factory=dict)
     poll_no: int = 0
     jits: list[str] = field(default_factory=list)
+    given_at: datetime | None = None
+    registered: bool = False
     poller_exit: int | None = None
 
     @property

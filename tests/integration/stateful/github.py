@@ -13,6 +13,7 @@ from github_adapters.endpoints.runners import Jit, RunnerSeen
 from ostler.errors import Busy, Conflict, Forbidden, Gone, Invalid, RateLimited
 from ostler.secrets import Secret
 from rules.intake.events import WorkflowJobEvent
+from rules.routing.runner_groups import GroupSeen
 from rules.routing.scopes import Scope
 from tests.integration.models.webhook_rows import QUEUED
 from tests.integration.stateful.steps import outside
@@ -21,6 +22,7 @@ from tests.integration.tasks.listing import job_seen
 ACCOUNTS = {77: "acme", 88: "zoo"}
 """Ids and logins of the two organisations; the installation of each is its id plus 100."""
 
+DEFAULT = GroupSeen(id=1, name="Default", visibility="all", public=False)
 MOODS: dict[str, Exception | None] = {
     "well": None,
     "forbidden": Forbidden("mint: 403"),
@@ -41,6 +43,7 @@ class Runner:
     labels: frozenset[str]
     online: bool = False
     job: int | None = None
+    persistent: bool = False
 
 
 @dataclass
@@ -97,14 +100,30 @@ class GitHub:
         self._send(job_id, "in_progress")
 
     def finish(self, job_id: int, conclusion: str) -> Runner | None:
-        """End a job; its runner, being single-use, is gone with it."""
+        """End a job; a single-use runner is gone with it, and a persistent one is idle."""
         job = self.jobs[job_id]
         job.status, job.conclusion = "completed", conclusion
         self._send(job_id, "completed")
         runner = next((each for each in self.runners.values() if each.job == job_id), None)
         if runner is not None:
-            del self.runners[runner.id]
+            runner.job = None
+            if not runner.persistent:
+                del self.runners[runner.id]
         return runner
+
+    def register(self, registration: str) -> Runner:
+        """Register the persistent runner that a registration describes."""
+        given = _parse(registration)
+        self._number += 1
+        owner = given["url"].rpartition("/")[2]
+        labels = frozenset(given["labels"].split(","))
+        runner = Runner(id=self._number, name=given["name"], scope=f"orgs/{owner}", labels=labels, persistent=True)
+        self.runners[runner.id] = runner
+        return runner
+
+    def name_of(self, jit: str) -> str:
+        """Return the name of the runner that a JIT or a registration makes."""
+        return self.minted[jit] if jit in self.minted else _parse(jit)["name"]
 
     def fits(self, job: Job, runner: Runner) -> bool:
         """Whether GitHub may give this job to this runner."""
@@ -137,6 +156,12 @@ class GitHub:
     def mint(self, *, scope: Scope, name: str, labels: Sequence[str], **_rest: Any) -> Jit:
         return self._call(f"mint {name}", lambda: self._mint(scope, name, labels))  # type: ignore[no-any-return]
 
+    def registration_token(self, *, scope: Scope, **_rest: Any) -> Secret:
+        return self._call(f"registration token of {scope}", self._token)  # type: ignore[no-any-return]
+
+    def list_runner_groups(self, **_rest: Any) -> list[GroupSeen]:
+        return self._call("list runner groups", lambda: [DEFAULT])  # type: ignore[no-any-return]
+
     def find_runner(self, *, name: str, **_rest: Any) -> RunnerSeen | None:
         def apply() -> RunnerSeen | None:
             runner = self.named(name)
@@ -163,10 +188,18 @@ class GitHub:
         seen = InstallationSeen(account_id=account_id, login=ACCOUNTS[account_id], suspended=False)
         return self._call(f"get installation {installation_id}", lambda: seen)  # type: ignore[no-any-return]
 
-    def _mint(self, scope: Scope, name: str, labels: Sequence[str]) -> Jit:
+    def _refuse(self) -> None:
         refusal, self.mood = MOODS[self.mood], "well"
         if refusal is not None:
             raise refusal
+
+    def _token(self) -> Secret:
+        self._refuse()
+        self._number += 1
+        return Secret(f"token-{self._number}")
+
+    def _mint(self, scope: Scope, name: str, labels: Sequence[str]) -> Jit:
+        self._refuse()
         if self.named(name) is not None:
             raise Conflict("mint: 409")
         self._number += 1
@@ -184,6 +217,15 @@ class GitHub:
     def _job(self, job_id: int) -> JobSeen:
         job = self.jobs[job_id]
         return job_seen(job_id, job.status, job.conclusion, runner=job.runner, labels=job.event.labels)
+
+
+def is_registration(jit: str) -> bool:
+    """Return True for what a Pod of a persistent pool gets in place of a JIT."""
+    return jit.startswith("url=")
+
+
+def _parse(registration: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in registration.splitlines())
 
 
 def _seen(runner: Runner) -> RunnerSeen:

@@ -18,9 +18,10 @@ _USAGE = """
     FROM accounts a LEFT JOIN (
         SELECT account_id, vcpu, memory FROM claims WHERE ended_at IS NULL AND purpose = 'job'
         UNION ALL SELECT account_id, vcpu, memory FROM executions e WHERE ended_at IS NULL AND NOT EXISTS (
-            SELECT FROM claims c WHERE c.id = e.claim_id AND c.ended_at IS NULL)
+            SELECT FROM claims c WHERE c.id = e.claim_id AND c.ended_at IS NULL AND c.purpose = 'job')
         UNION ALL SELECT c.account_id, c.vcpu, c.memory FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-        WHERE c.ended_at IS NOT NULL AND c.delivered_at IS NOT NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL
+        WHERE c.purpose = 'job' AND c.ended_at IS NOT NULL AND c.delivered_at IS NOT NULL
+          AND p.terminal_at IS NULL AND p.gone_at IS NULL
           AND NOT EXISTS (SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL)
     ) u ON u.account_id = a.id GROUP BY a.id
 """
@@ -59,6 +60,7 @@ class Laws:
         self._stick(jobs)
         _used_pods(claims)
         self._pods(claims, live)
+        self._registered(claims)
 
     def _order(self, claims: Sequence[Any]) -> None:
         """L5: every claim went along the table, stamped (or given up) before it was minted, delivered after."""
@@ -95,6 +97,17 @@ class Laws:
             if pod.alive:
                 _stamped(pod, by_pod.get(pod.uid), ever_delivered=pod.uid in delivered)
 
+    def _registered(self, claims: Sequence[Any]) -> None:
+        """L3: the claim of a persistent runner ends after GitHub has removed the runner, so never during a job."""
+        github, cluster = self._world.github, self._world.cluster
+        for claim in claims:
+            if claim.purpose == "register":
+                assert claim.job_id is None, f"claim {claim.id} has a job, and GitHub gives its runner jobs"
+                pod = cluster.by_uid(claim.pod_uid)
+                runner = github.named(claim.runner_name) if claim.runner_name else None
+                if claim.ended_at is not None and pod is not None and pod.alive:
+                    assert runner is None, f"claim {claim.id} has ended, and its runner is still registered"
+
 
 def _one_claim(live: Sequence[Any]) -> None:
     """L1: one live claim per Pod and per job."""
@@ -126,10 +139,10 @@ def _nothing_lost(live: Sequence[Any], jobs: Sequence[Any], executions: set[int]
 
 
 def _used_pods(claims: Sequence[Any]) -> None:
-    """A Pod that was ever given a JIT gets no further job."""
+    """A Pod that was ever given a JIT or a registration gets no further one."""
     used: dict[str, int] = {}
     for claim in claims:
-        if claim.purpose == "job":
+        if claim.purpose != "retire":
             assert claim.pod_uid not in used, f"{claim.pod_uid} was claimed again after claim {used[claim.pod_uid]}"
             if claim.delivered_at is not None:
                 used[claim.pod_uid] = claim.id
@@ -138,5 +151,5 @@ def _used_pods(claims: Sequence[Any]) -> None:
 def _stamped(pod: Pod, claim: Any, *, ever_delivered: bool) -> None:
     if claim is None and not ever_delivered:
         assert pod.owner is None, f"{pod.name} is stamped ({pod.stamp}) and nobody's"
-    if claim is not None and claim.purpose == "job" and claim.stamp == "on" and claim.state != "releasing":
+    if claim is not None and claim.purpose != "retire" and claim.stamp == "on" and claim.state != "releasing":
         assert pod.owner == claim.account_id, f"{pod.name} is not stamped ({pod.stamp}), claim {claim.id} believes it"

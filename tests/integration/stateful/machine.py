@@ -1,8 +1,8 @@
 """The rules of the stateful test: everything that may happen to the claim path, in any order.
 
-Jobs, Pods and pools come and go, webhooks and messages come late, twice and out of order, budgets change,
-GitHub gives jobs to whichever runner fits, answers are lost, calls are applied after their time-out, and
-processes die between a step's begin and its finish.
+Jobs, Pods and pools come and go, webhooks and messages come late, twice and out of order, budgets change, GitHub gives
+jobs to whichever runner fits, persistent runners register and leave, answers are lost, calls are applied after their
+time-out, and processes die between a step's begin and its finish.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer
 from rules.intake.events import WorkflowJobEvent
 from tests.integration.stateful.cluster import NAMESPACE, Pod
-from tests.integration.stateful.github import ACCOUNTS, MOODS
+from tests.integration.stateful.github import ACCOUNTS, MOODS, is_registration
 from tests.integration.stateful.invariants import Laws
 from tests.integration.stateful.steps import CallOutcome
 from tests.integration.stateful.world import Message, World, empty_tables, later
@@ -43,18 +43,40 @@ OUT_OF_TURN = {
 }
 """Steps that may come for a claim in this state though it waits for another, or for none."""
 
-SWEEPS = ("resume", "rematch", "stale_claims", "missing_pods", "missing_stamps", "unused_runners")
+SWEEPS = (
+    "resume",
+    "rematch",
+    "stale_claims",
+    "missing_pods",
+    "missing_stamps",
+    "unused_runners",
+    "persistent_runners",
+    "unresolved_jobs",
+)
 BUDGET = Budget(count=2, vcpu_millicores=6000, memory_mib=20_000)
-LABELS = {False: ("linux",), True: ("linux", "big")}
-"""Of an ordinary job, and of one that only the pool `large` serves; its runners fit both."""
+LABELS = (("linux",), ("linux", "big"), ("linux", "kept"))
+"""Of an ordinary job, of one that only the pool `large` serves, and of one that only the persistent pool serves.
+
+Runners of all three pools fit an ordinary job.
+"""
 WEBS = ("web-1", "web-2")
-MOST_PODS = 6
+MOST_PODS = 8
+REGISTERS_FOR = 300.0
+"""Seconds for which a Pod tries to register its runner (`poller/register.sh`)."""
 MOST_JOBS = 30
 
 POOLS = {
     name: pool_facts(name, uid=f"{name}-1", namespace=NAMESPACE, labels=labels)
     for name, labels in (("small", ("linux",)), ("large", ("linux", "big")))
 }
+POOLS["static"] = pool_facts(
+    "static",
+    uid="static-1",
+    namespace=NAMESPACE,
+    labels=("linux", "kept"),
+    registers_in=f"orgs/{ACCOUNTS[77]}",
+    routing_priority=-1,
+)
 
 WEIGHTS = {
     "nearly_all_goes_well_for_a_while": 8,
@@ -71,6 +93,8 @@ WEIGHTS = {
     "held_polls_are_answered": 3,
     "runners_connect": 1,
     "a_pod_is_to_be_retired": 2,
+    "a_persistent_runner_works": 5,
+    "a_persistent_runner_is_to_leave": 3,
     "a_pod_vanishes": 1,
     "a_message_is_run": 12,
     "a_message_comes_out_of_turn": 8,
@@ -147,10 +171,10 @@ class ClaimPath(RuleBasedStateMachine):
     prepare: ClassVar[list[Callable[[World], None]]] = []
 
     @initialize(
-        jobs=st.lists(st.tuples(st.sampled_from(sorted(ACCOUNTS)), st.booleans()), min_size=1, max_size=5),
+        jobs=st.lists(st.tuples(st.sampled_from(sorted(ACCOUNTS)), st.sampled_from(LABELS)), min_size=1, max_size=5),
         rounds=st.integers(0, 2),
     )
-    def begin(self, jobs: list[tuple[int, bool]], rounds: int) -> None:
+    def begin(self, jobs: list[tuple[int, tuple[str, ...]]], rounds: int) -> None:
         empty_tables(self.engine)
         self.world = World(self.engine, self.settings)
         self.worlds[:] = [self.world]
@@ -172,8 +196,8 @@ class ClaimPath(RuleBasedStateMachine):
         self._mirror()
         for name in POOLS:
             self._add_pod(name)
-        for account, big in jobs:
-            self.world.github.add_job(account, LABELS[big], waiting=False)
+        for account, labels in jobs:
+            self.world.github.add_job(account, labels, waiting=False)
         for _ in range(rounds):
             self._all_goes_well()
         self.laws.check()
@@ -195,7 +219,7 @@ class ClaimPath(RuleBasedStateMachine):
         account = sorted(ACCOUNTS)[draw.pick % 2]
         waiting = draw.other % 5 == 0
         if len(self.world.github.jobs) < MOST_JOBS:
-            self.world.github.add_job(account, LABELS[draw.flag], waiting=waiting)
+            self.world.github.add_job(account, LABELS[draw.other % 3 if draw.flag else 0], waiting=waiting)
 
     def an_environment_lets_a_job_go(self, draw: Draw) -> None:
         waiting = [job_id for job_id, job in self.world.github.jobs.items() if job.status == "waiting"]
@@ -263,13 +287,41 @@ class ClaimPath(RuleBasedStateMachine):
             if claim_id is not None:
                 self.world.send(RETIRE, claim_id=claim_id)
 
+    def a_persistent_runner_works(self, draw: Draw) -> None:
+        """Give a persistent runner a job of its pool, and perhaps end the job; its webhooks come now or later."""
+        github = self.world.github
+        self._connect()
+        self._sweep("persistent_runners", CallOutcome.ANSWERED)
+        idle = [each for each in github.runners.values() if each.persistent and each.online and each.job is None]
+        if not idle or len(github.jobs) >= MOST_JOBS:
+            return
+        github.add_job(77, LABELS[2], waiting=False)
+        job_id = len(github.jobs)
+        github.give(job_id, draw.one(idle))
+        if draw.other % 3:
+            while github.webhooks:
+                self._intake([github.webhooks.pop(0)])
+        if draw.flag:
+            self._end(job_id)
+
+    def a_persistent_runner_is_to_leave(self, draw: Draw) -> None:
+        rows = self.world.rows(
+            "SELECT id FROM claims WHERE purpose = 'register' AND state = 'delivered' AND online_at IS NOT NULL "
+            "ORDER BY id"
+        )
+        if rows:
+            claim_id = draw.one(rows).id
+            ask = partial(releases.request_release, claim_id=claim_id, reason="test", now=self.world.now, who="test")
+            if transaction(self.engine, ask):
+                self.world.send(RELEASE, claim_id=claim_id)
+
     def a_pod_vanishes(self, draw: Draw) -> None:
         pods = list(self.world.cluster.pods.values())
         if pods:
             pod = draw.one(pods)
             del self.world.cluster.pods[pod.name]
             for runner in self.world.github.runners.values():
-                if runner.name in {self.world.github.minted[jit] for jit in pod.jits}:
+                if runner.name in self._runners_of(pod):
                     runner.online = False
 
     # Workers and their broker
@@ -384,11 +436,15 @@ class ClaimPath(RuleBasedStateMachine):
         cluster, github = self.world.cluster, self.world.github
         if but is not None:
             self._reconcile(CallOutcome.ANSWERED, 1)
+            self._connect()
+            self._sweep("persistent_runners", CallOutcome.ANSWERED)
             for name in POOLS:
-                if sum(pod.polls and pod.pool == name for pod in cluster.pods.values()) < 1:
+                # A persistent runner stays, so its pool has enough with two.
+                has = [pod for pod in cluster.pods.values() if pod.alive and pod.pool == name]
+                if not any(pod.polls for pod in has) and not (name == "static" and len(has) > 1):
                     self._add_pod(name)
             if sum(job.status == "queued" for job in github.jobs.values()) < 2:
-                github.add_job(sorted(ACCOUNTS)[but.other % 2], LABELS[but.pick % 3 == 0], waiting=False)
+                github.add_job(sorted(ACCOUNTS)[but.other % 2], LABELS[but.pick % 3], waiting=False)
         hooks = self.world.github.webhooks
         while hooks:
             self._intake([hooks.pop(0)])
@@ -417,7 +473,7 @@ class ClaimPath(RuleBasedStateMachine):
         )
         assert claims, f"{pod.name} is deleted without a retire claim"
         for jit in pod.jits:
-            runner = self.world.github.named(self.world.github.minted[jit])
+            runner = self.world.github.named(self.world.github.name_of(jit))
             assert runner is None or runner.job is None, f"{pod.name} is deleted while its runner is busy"
 
     def _add_pod(self, name: str) -> None:
@@ -509,16 +565,27 @@ class ClaimPath(RuleBasedStateMachine):
         for pod in self.world.cluster.pods.values():
             if not pod.alive or not pod.jits:
                 continue
-            runner = self.world.github.named(self.world.github.minted[pod.jits[0]])
+            github, jit = self.world.github, pod.jits[0]
+            runner = github.named(github.name_of(jit))
+            if runner is None and self._registers(pod):
+                runner = github.register(jit)
             if runner is None:
                 pod.phase = "Failed"
             else:
-                runner.online = True
+                runner.online = pod.registered = True
+
+    def _registers(self, pod: Pod) -> bool:
+        if pod.registered or pod.given_at is None or not is_registration(pod.jits[0]):
+            return False
+        return (self.world.now - pod.given_at).total_seconds() < REGISTERS_FOR
+
+    def _runners_of(self, pod: Pod) -> set[str]:
+        return {self.world.github.name_of(jit) for jit in pod.jits}
 
     def _end(self, job_id: int) -> None:
         runner = self.world.github.finish(job_id, "success")
         for pod in self.world.cluster.pods.values():
-            if runner is not None and runner.name in {self.world.github.minted[jit] for jit in pod.jits}:
+            if runner is not None and not runner.persistent and runner.name in self._runners_of(pod):
                 pod.phase = "Succeeded"
 
     def _apply_late(self, pick: int) -> None:

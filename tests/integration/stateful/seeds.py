@@ -1,4 +1,4 @@
-"""The five seeded bugs, and the switch that puts one in.
+"""The seeded bugs, and the switch that puts one in.
 
 Each is what the code would be without one of its guards; the machine has to find it.
 """
@@ -13,10 +13,12 @@ import pytest
 from sqlalchemy import Connection, text
 
 from models.claims import releases, steps
-from models.intake import bindings
+from models.intake import binding_locks, bindings
 from models.tables import claim_leases
 from ostler.errors import Retryable
 from rules.intake.bindings import ClaimView
+from tasks.claims import release
+from tasks.worker.runtime import Runtime
 from tests.integration.stateful.world import World
 from web.runners.handover import Handover, Missed, Recipient
 
@@ -111,10 +113,33 @@ def unstamp_without_test(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], 
     return prepare
 
 
+def busy_registration_ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """The release of a persistent runner goes on when GitHub answers that the runner executes a job."""
+    record_busy = release.record_busy
+
+    def goes_on(rt: Runtime, work: releases.ReleaseWork) -> None:
+        (release.end_delivered if work.persistent else record_busy)(rt, work)
+
+    monkeypatch.setattr(release, "record_busy", goes_on)
+    return lambda _world: None
+
+
+def registration_takes_a_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """A webhook binds a job to the registration of its runner, as to the claim of a single-use runner."""
+
+    def single_use(**view: Any) -> ClaimView:
+        return ClaimView(**view | {"persistent": False})
+
+    monkeypatch.setattr(binding_locks, "ClaimView", single_use)
+    return lambda _world: None
+
+
 SEEDS: dict[str, Seed] = {
     "mint before stamp": mint_before_stamp,
     "release without handle": release_without_handle,
     "swap without NULL": swap_without_null,
     "delivered after the write": delivered_after_the_write,
     "un-stamp without test": unstamp_without_test,
+    "busy registration ends": busy_registration_ends,
+    "registration takes a job": registration_takes_a_job,
 }

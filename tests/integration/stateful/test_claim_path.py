@@ -26,7 +26,7 @@ MORE = 600
 SEARCH = 2000
 """Examples in which a seeded bug has to be found."""
 
-CHEAP = "swap without NULL"
+CHEAP = "registration takes a job"
 """The seed of the default run; `-m seeds` runs the others."""
 
 

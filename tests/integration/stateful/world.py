@@ -279,6 +279,7 @@ class World(Transactions):
         pod = self.cluster.by_uid(pod_uid)
         if pod is not None and pod.polls:
             pod.jits.append(jit)
+            pod.given_at = self.now
             pod.poller_exit = 0
 
     def rows(self, statement: str, **values: Any) -> Any:
