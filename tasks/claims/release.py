@@ -60,12 +60,14 @@ def release(*, claim_id: int, chain_no: int | None = None, reason: str = "releas
 
     `chain_no`: number of the chain if this task is the errback of a chain, otherwise None. With a number, the claim is
     released only if the chain is the current chain and the claim is `claimed`. With None, a claim that is `claimed`,
-    `minted` or `delivered` is released, and the release of a `releasing` claim continues. `reason` is stored with the
-    claim.
+    `minted` or `delivered` is released, and the release of a `releasing` claim continues. A message does not begin the
+    release of a delivered registration whose runner was never online. `reason` is stored with the claim.
     """
     rt = runtime()
     why = "a step of the claim failed" if chain_no is not None else reason
-    begun = rt.transaction(releases.request_release, claim_id, reason=why, chain_no=chain_no, now=NOW, who=rt.who)
+    begun = rt.transaction(
+        releases.request_release, claim_id, reason=why, chain_no=chain_no, registered=True, now=NOW, who=rt.who
+    )
     if chain_no is not None and not begun:
         return
     requeue_after = rt.timings.requeue_after + clock.process.leeway()

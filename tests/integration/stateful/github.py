@@ -220,7 +220,7 @@ class GitHub:
 
 
 def is_registration(jit: str) -> bool:
-    """Return True for what a Pod of a persistent pool gets in place of a JIT."""
+    """Return True for a registration, which a Pod of a persistent pool gets in place of a JIT."""
     return jit.startswith("url=")
 
 

@@ -901,6 +901,22 @@ def test_a_runner_that_is_registering_is_neither_idle_nor_chosen(stage: Stage, g
 
 
 @pytest.mark.usefixtures("no_chains")
+def test_a_stray_message_releases_no_runner_that_is_registering(stage: Stage, github: GitHub) -> None:
+    stage.pool(replicas=1, **LIFE)
+    offered(stage)
+    claims = match(stage)
+    mints(stage, claims)
+    delivers(stage, claims)
+    release.run(claim_id=claims[0])
+    assert stage.see(claims[0]).state == "delivered"
+
+    github.show(str(stage.see(claims[0]).runner_name))
+    sweep(stage)
+    release.run(claim_id=claims[0])
+    assert (stage.see(claims[0]).state, github.runners) == ("ended", {})
+
+
+@pytest.mark.usefixtures("no_chains")
 def test_a_runner_that_a_person_deleted_is_replaced_after_two_lists(stage: Stage, github: GitHub) -> None:
     (claim_id,) = registered(stage, github, 1)
     tick(stage)
