@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
+from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client, object_path
 from k8s_adapters.crd import crd_manifest
+from k8s_adapters.owners.stateful_set import APPS, KIND
+from k8s_adapters.pods import list_pods
+from k8s_adapters.pools import create_pool
 from lab import helm
 from lab.control_plane import ControlPlane, ControlPlaneUnavailable
 from lab.postgres import Postgres
@@ -22,8 +25,14 @@ from models.db.engine import make_engine
 from ostler.errors import Gone
 from ostler.secrets import Secret
 from tests.contract.chart.job_kubelet import JobKubelet
+from tests.contract.k8s.test_stamps import bind_to_a_node
+from tests.contract.k8s.transport import maker
+from tests.contract.owners.test_stateful_sets import assert_no_successor, created, finish, start
+from tests.nodes import LiveNode
+from tests.waiting import eventually
 
 RELEASE = "ostler"
+RUNNERS = "ostler-runners"
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/runnerpools.ostler.dev"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
@@ -155,6 +164,34 @@ def test_a_release_comes_grows_is_refused_goes_back_and_goes(cluster: Cluster) -
     # And it comes again, over what it left.
     cluster.upgrade(image={"tag": "4"}, migrate={"enabled": False})
     assert cluster.image("ostler-web") == "ostler:4"
+
+
+def test_uninstalling_detaches_finished_runners_and_running_ones_go_on(cluster: Cluster) -> None:
+    cluster.upgrade(migrate={"enabled": False})
+    kube, (finished, running) = cluster.kube, (f"pool-0000000{letter}-0" for letter in "ab")
+    spec = {"image": "runner:1", "runnerLabels": ["linux"], "workload": "StatefulSet"}
+    pool = create_pool(kube, namespace=RUNNERS, name="pool", spec=spec)
+    with LiveNode(kube, RUNNERS):
+        for name in (finished, running):
+            maker(kube, pool, default=name)()
+            created(kube, RUNNERS, name)
+            bind_to_a_node(kube, RUNNERS, name)
+        start(kube, RUNNERS, running)
+        before = created(kube, RUNNERS, running)
+        finish(kube, RUNNERS, name=finished)
+        # The controller of StatefulSets deletes a finished Pod, and only the finalizer keeps it.
+        eventually(lambda: created(kube, RUNNERS, finished).terminating)
+
+        with cluster.kubelet() as kubelet:
+            helm.uninstall(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE, hooks=True)
+        assert kubelet.ran == ["detach: 0"]
+
+        assert kube.request("GET", object_path(KIND, namespace=RUNNERS, group=APPS))["items"] == []
+        (after,) = list_pods(kube, namespace=RUNNERS)
+        assert (after.name, after.uid, after.terminating) == (running, before.uid, False)
+        assert (after.runner_ready, after.exit_held, after.of_a_set) == (True, False, False)
+        assert_no_successor(kube, RUNNERS, finished)
+        assert created(kube, RUNNERS, running) == after
 
 
 def _make_older(kube: KubeClient) -> None:

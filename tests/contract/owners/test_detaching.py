@@ -22,7 +22,7 @@ from ostler.errors import Forbidden, Retryable
 from tests.contract.chart.test_admission_policy import evict
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import MakeRunner
-from tests.contract.owners.test_stateful_sets import assert_no_successor, created, finish, pod_of
+from tests.contract.owners.test_stateful_sets import assert_no_successor, created, finish, pod_of, start
 from tests.waiting import eventually
 
 IDLE, RUNS, FINISHED, DELETED = (f"pool-0000000{letter}-0" for letter in "abcd")
@@ -36,12 +36,8 @@ def fleet(admin: KubeClient, namespace: str, make_runner: MakeRunner) -> None:
         created(admin, namespace, name)
     for name in (RUNS, FINISHED, DELETED):
         bind_to_a_node(admin, namespace, name)
-    running = {"state": {"running": {"startedAt": None}}, "image": "r", "imageID": "", "ready": True, "restartCount": 0}
-    containers = [{"name": each, **running} for each in ("poller", "runner")]
-    body: Json = {"status": {"phase": "Running", "containerStatuses": containers}}
     for name in (RUNS, DELETED):
-        path = f"{object_path('pods', namespace=namespace, name=name)}/status"
-        admin.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        start(admin, namespace, name)
     finish(admin, namespace, name=FINISHED)
     admin.request("DELETE", object_path("pods", namespace=namespace, name=DELETED))
     finish(admin, namespace, name=DELETED)

@@ -45,6 +45,15 @@ def set_of(admin: KubeClient, namespace: str, name: str = SET) -> Json | None:
         return None
 
 
+def start(admin: KubeClient, namespace: str, name: str) -> None:
+    """Write the status of a Pod whose containers run."""
+    running = {"state": {"running": {"startedAt": None}}, "image": "r", "imageID": "", "ready": True, "restartCount": 0}
+    containers = [{"name": each, **running} for each in ("poller", "runner")]
+    body: Json = {"status": {"phase": "Running", "containerStatuses": containers}}
+    path = f"{object_path('pods', namespace=namespace, name=name)}/status"
+    admin.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+
+
 def finish(admin: KubeClient, namespace: str, *, code: int = 0, name: str = NAME) -> None:
     """Write the status of a Pod whose containers have ended, and end a requested deletion, as the kubelet does."""
     ended = {"terminated": {"exitCode": code, "startedAt": None, "finishedAt": None}}
