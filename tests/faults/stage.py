@@ -113,8 +113,9 @@ class Line:
 class Stage:
     """The running system, and what a test does to it. `copies`: how many jobs a scenario makes."""
 
-    def __init__(self, system: System, *, line: Line, api: FaultProxy, halts: Path, copies: int) -> None:
+    def __init__(self, system: System, *, pool: LabPool, line: Line, api: FaultProxy, halts: Path, copies: int) -> None:
         self.system = system
+        self.pool = pool
         self.copies = copies
         self.line = line
         self.api = api
@@ -234,12 +235,14 @@ class Stage:
 
     # Jobs
 
-    def send(self, count: int = 2, *, seconds: float = 0.3, waiting: bool = False) -> list[int]:
-        """Create jobs of the next account and return their ids."""
-        account = next(self._accounts)
+    def send(
+        self, count: int = 2, *, seconds: float = 0.3, waiting: bool = False, account: LabAccount | None = None
+    ) -> list[int]:
+        """Create jobs of an account, or of the next one, and return their ids."""
+        account = account or next(self._accounts)
         body = {
             "repository": f"{account.login}/{account.repositories[0]}",
-            "labels": list(POOL.labels),
+            "labels": list(self.pool.labels),
             "count": count,
             "duration_seconds": seconds,
             "waiting": waiting,
@@ -394,7 +397,7 @@ class Stage:
 
     def scale(self, replicas: int) -> None:
         """Set the size of the pool."""
-        patch_pool_replicas(self.kube, namespace=self.system.namespace, name=POOL.name, replicas=replicas)
+        patch_pool_replicas(self.kube, namespace=self.system.namespace, name=self.pool.name, replicas=replicas)
 
     # GitHub's weather
 
@@ -447,8 +450,8 @@ class Stage:
         """Return what is there now and should not last."""
         left = [f"runner {each['name']} is registered" for each in self.system.lab("GET", "/runners")["runners"]]
         pods = len(list_pods(self.kube, namespace=self.system.namespace))
-        if pods != POOL.replicas:
-            left.append(f"{pods} Pods instead of {POOL.replicas}")
+        if pods != self.pool.replicas:
+            left.append(f"{pods} Pods instead of {self.pool.replicas}")
         return left + list(nothing_left(self.history()))
 
     def history(self) -> History:
@@ -536,6 +539,7 @@ def running(
     access: ClusterAccess,
     namespace: str,
     *,
+    pool: LabPool = POOL,
     workers: int = 3,
     beats: int = 1,
     watches: int = 0,
@@ -550,7 +554,7 @@ def running(
     with ExitStack() as stack:
         api = stack.enter_context(FaultProxy(access.url, ca_file=access.ca_file))
         options = Options(
-            pools=[POOL],
+            pools=[pool],
             workers=workers,
             beats=beats,
             watches=watches,
@@ -564,8 +568,8 @@ def running(
         given["OSTLER_DISPATCH_URL"] = line.url
         stack.enter_context(_namespace(access, namespace))
         stack.enter_context(system)
-        system.wait_for_warm_pods(POOL.replicas, timeout=PATIENCE)
-        stage = Stage(system, line=line, api=api, halts=halts, copies=copies)
+        system.wait_for_warm_pods(pool.replicas, timeout=PATIENCE)
+        stage = Stage(system, pool=pool, line=line, api=api, halts=halts, copies=copies)
         stack.callback(stage.close)
         yield stage
 
