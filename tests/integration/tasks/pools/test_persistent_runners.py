@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from github_adapters.endpoints.app import AppInstallation, InstallationSeen
 from github_adapters.endpoints.runners import RunnerSeen
+from k8s_adapters.client import object_path
 from k8s_adapters.owners.volumes import list_volumes
 from models.claims import deliver, registrations
 from models.intake import binding_locks, bindings
@@ -34,9 +36,11 @@ from tasks.sweeps.persistent_runners import persistent_runners
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unresolved_jobs import unresolved_jobs
 from tests.integration.tasks.conftest import Stage
+from tests.integration.tasks.pools.dead_nodes import all_pods
 from tests.integration.tasks.pools.drains import delete, drain, seen, tick
-from tests.integration.tasks.pools.fleet import NEW, beats, images, polls, rounds, spec, status
+from tests.integration.tasks.pools.fleet import NEW, beats, images, polls, reasons, rounds, spec, status
 from tests.integration.tasks.pools.test_stateful_sets import CACHE, started
+from tests.integration.tasks.pools.test_stateful_sets import grown as all_polled
 from tests.integration.tasks.test_may_hold_jit import put_stamp
 from tests.waiting import eventually
 
@@ -900,6 +904,90 @@ def test_a_runner_that_is_registering_is_neither_idle_nor_chosen(stage: Stage, g
     assert stage.see(claims[0]).release_reason == "its runner did not come online within 600 s"
 
 
+WORKLOADS: tuple[dict[str, Any], ...] = ({"workload": "Pod"}, {"workload": "StatefulSet", "volumes": CACHE})
+
+
+def cache_uids(stage: Stage) -> dict[str, str]:
+    """Return the UIDs of the pool's volumes that are not being deleted, by name."""
+    found = list_volumes(stage.kube, namespace=stage.namespace, pool="small")
+    return {each.name: each.uid for each in found if not each.terminating}
+
+
+def set_uids(stage: Stage) -> set[str]:
+    items = stage.kube.request("GET", object_path("statefulsets", namespace=stage.namespace, group="apps"))["items"]
+    return {each["metadata"]["uid"] for each in items}
+
+
+@contextmanager
+def replaced_runner(stage: Stage) -> Iterator[None]:
+    """After the block, reconcile until another runner has replaced the only runner. Nothing but its volume is left.
+
+    If the other runner has the same name, it uses this volume.
+    """
+    ((_, pod),), sets, volumes = all_pods(stage).items(), set_uids(stage), cache_uids(stage)
+    assert len(sets) == len(volumes) == int(pod.of_a_set)
+    yield
+
+    def is_replaced() -> bool:
+        stage.rows("UPDATE pools SET create_after = NULL")
+        releases(stage)
+        tick(stage)
+        (row,) = stage.rows("SELECT array_agg(uid) AS uids FROM runner_pods WHERE gone_at IS NULL")
+        uids = [each.uid for each in all_pods(stage).values()]
+        return uids == row.uids and uids != [pod.uid]
+
+    eventually(is_replaced)
+    assert stage.service_accounts() - {"default"} == set(stage.pods())
+    assert len(set_uids(stage)) == len(sets)
+    assert set_uids(stage).isdisjoint(sets)
+    assert cache_uids(stage).items() >= volumes.items()
+
+
+@pytest.mark.usefixtures("no_chains")
+@pytest.mark.parametrize("more", WORKLOADS, ids=["Pod", "StatefulSet"])
+def test_a_runner_that_never_comes_online_is_replaced_after_a_timeout(
+    stage: Stage, github: GitHub, more: dict[str, Any]
+) -> None:
+    stage.pool(replicas=1, **LIFE, **more)
+    (name,) = all_polled(stage, 1)
+    offers(stage)
+    (claim_id,) = match(stage)
+    mints(stage, [claim_id])
+    delivers(stage, [claim_id])
+    stage.poll_on(name)
+    github.show(str(stage.see(claim_id).runner_name), online=False)
+    stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '590 s'")
+    sweep(stage)
+    tick(stage)
+    assert (states(stage), set(stage.pods())) == (["delivered"], {name})
+
+    with replaced_runner(stage):
+        stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '11 s'")
+        sweep(stage)
+    assert stage.see(claim_id).release_reason == "its runner did not come online within 600 s"
+    assert (states(stage), github.runners) == (["ended"], {})
+    stage.rows("UPDATE claims SET ended_at = ended_at - interval '1 hour'")  # a registration waits after a failure
+    offers(stage)
+    online(stage, github, 1)
+
+
+@pytest.mark.usefixtures("no_chains", "github")
+@pytest.mark.parametrize("more", WORKLOADS, ids=["Pod", "StatefulSet"])
+def test_a_pod_that_does_not_poll_is_replaced_after_the_start_timeout(stage: Stage, more: dict[str, Any]) -> None:
+    stage.pool(replicas=1, provisioning={"startTimeout": "1h"}, **LIFE, **more)
+
+    def after_a_tick(read: Callable[[Stage], Any]) -> Any:
+        tick(stage)
+        return read(stage)
+
+    eventually(lambda: after_a_tick(all_pods))
+    with replaced_runner(stage):
+        spec(stage, provisioning={"startTimeout": "1s"})
+        why = eventually(lambda: after_a_tick(reasons))
+        spec(stage, provisioning={"startTimeout": "1h"})
+    assert list(why.values()) == ["the Pod did not start to poll: the Pod did not poll within 1 s"]
+
+
 @pytest.mark.usefixtures("no_chains")
 def test_a_stray_message_releases_no_runner_that_is_registering(stage: Stage, github: GitHub) -> None:
     stage.pool(replicas=1, **LIFE)
@@ -1081,11 +1169,7 @@ def test_a_runner_whose_pod_is_over_or_gone_is_removed_and_replaced(
 def test_a_runner_whose_pod_vanishes_leaves_its_volume_to_the_next_runner(stage: Stage, github: GitHub) -> None:
     """A replacement is created before the volume of its predecessor is free, so the second replacement uses it."""
 
-    def volumes() -> dict[str, str]:
-        found = list_volumes(stage.kube, namespace=stage.namespace, pool="small")
-        return {each.name: each.uid for each in found if not each.terminating}
-
-    def replaced(name: str) -> str:
+    def replacement_of(name: str) -> str:
         """Register the runner of a Pod, delete the Pod, and return the name of the Pod that replaces it."""
         offers(stage)
         (claim_id,) = online(stage, github, 1)
@@ -1106,11 +1190,11 @@ def test_a_runner_whose_pod_vanishes_leaves_its_volume_to_the_next_runner(stage:
         return next(iter(stage.pods()))
 
     (first,) = started(stage, 1, **LIFE, volumes=CACHE)
-    before = volumes()
+    before = cache_uids(stage)
     assert set(before) == {f"cache-{first}"}
-    second = replaced(first)
+    second = replacement_of(first)
     assert second != first
-    assert replaced(second) == first
-    assert volumes().items() > before.items()
+    assert replacement_of(second) == first
+    assert cache_uids(stage).items() > before.items()
     offers(stage)
     assert len(online(stage, github, 1)) == 1
