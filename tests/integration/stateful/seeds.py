@@ -15,10 +15,8 @@ from sqlalchemy import Connection, text
 from models.claims import releases, steps
 from models.intake import binding_locks, bindings
 from models.tables import claim_leases
-from ostler.errors import Retryable
+from ostler.errors import Busy, Retryable
 from rules.intake.bindings import ClaimView
-from tasks.claims import release
-from tasks.worker.runtime import Runtime
 from tests.integration.stateful.world import World
 from web.runners.handover import Handover, Missed, Recipient
 
@@ -113,15 +111,24 @@ def unstamp_without_test(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], 
     return prepare
 
 
-def busy_registration_ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """The release of a persistent runner goes on when GitHub answers that the runner executes a job."""
-    record_busy = release.record_busy
+def refusal_counts_as_removal(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """GitHub's answer that a persistent runner executes a job is taken for its removal."""
 
-    def goes_on(rt: Runtime, work: releases.ReleaseWork) -> None:
-        (release.end_delivered if work.persistent else record_busy)(rt, work)
+    def prepare(world: World) -> None:
+        github = world.github
+        delete = github.delete_runner
 
-    monkeypatch.setattr(release, "record_busy", goes_on)
-    return lambda _world: None
+        def lenient(*, runner_id: int, **rest: Any) -> None:
+            runner = github.runners.get(runner_id)
+            try:
+                delete(runner_id=runner_id, **rest)
+            except Busy:
+                if runner is None or not runner.persistent:
+                    raise
+
+        github.delete_runner = lenient  # type: ignore[method-assign]
+
+    return prepare
 
 
 def registration_takes_a_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
@@ -140,6 +147,6 @@ SEEDS: dict[str, Seed] = {
     "swap without NULL": swap_without_null,
     "delivered after the write": delivered_after_the_write,
     "un-stamp without test": unstamp_without_test,
-    "busy registration ends": busy_registration_ends,
+    "refusal counts as removal": refusal_counts_as_removal,
     "registration takes a job": registration_takes_a_job,
 }
