@@ -24,6 +24,21 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def default_signals() -> None:
+    """Restore the default action of the signals that end a program.
+
+    A child calls this function between fork and exec. Under `nohup`, or in the background of a script, the parent
+    ignores SIGHUP or SIGINT. Its children would ignore them too, and a shell cannot trap such a signal.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _prepare() -> None:
+    default_signals()
+    die_with_parent()
+
+
 def free_ports(count: int) -> list[int]:
     """Return TCP ports of the loopback interface that stay reserved for the lab until this process ends.
 
@@ -107,7 +122,7 @@ class Child:
                 user=self.user,
                 cwd=self.cwd,
                 start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509  it calls one function of libc
+                preexec_fn=_prepare,  # noqa: PLW1509  it calls functions of libc alone
             )
 
     def send(self, number: signal.Signals) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from lab.demo.folder import remove_killed
+from lab.processes import default_signals
 
 
 @contextmanager
@@ -30,6 +31,7 @@ def demo(folder: Path, cluster: str = "embedded", *arguments: str) -> Iterator[s
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=default_signals,  # noqa: PLW1509  it calls one function of libc
     )
     try:
         yield process

@@ -21,7 +21,7 @@ from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
 from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.pools import PoolSeen, create_pool, get_pool
 from lab.control_plane import ClusterAccess
-from lab.processes import free_port
+from lab.processes import default_signals, free_port
 from tests.integration.cli.test_operator import Done, run_command
 from tests.waiting import eventually
 
@@ -241,6 +241,7 @@ def test_ctrl_c_ends_the_command_and_not_the_drain(shell: Shell) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=default_signals,  # noqa: PLW1509  it calls one function of libc
     )
     assert process.stderr is not None
     first = process.stderr.readline()  # it has begun to wait

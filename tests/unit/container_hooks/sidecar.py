@@ -17,6 +17,7 @@ from typing import Any
 from container_hooks.conversation import Limits
 from container_hooks.desk import Session
 from container_hooks.serve import HookServer
+from lab.processes import default_signals
 
 Json = dict[str, Any]
 QUICK = Limits(silent=1.5, silent_when_wanted=0.5, poll=0.3, busy=1, cleanup=0.5, stuck=5, request=1, stall=10)
@@ -77,6 +78,7 @@ class Sidecar:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=default_signals,  # noqa: PLW1509  it calls one function of libc
             env={
                 "PATH": os.environ["PATH"],
                 "OSTLER_HOOKS_SOCKET": str(self.socket),

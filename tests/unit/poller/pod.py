@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.processes import default_signals
+
 TOOLS = (
     *("cat", "chmod", "cp", "cut", "grep", "id", "mv", "od", "rm", "sed"),
     *("sha256sum", "sh", "tail", "timeout", "tr", "wc"),
@@ -79,6 +81,7 @@ class Pod:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=default_signals,  # noqa: PLW1509  it calls one function of libc
         )
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
