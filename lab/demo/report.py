@@ -131,6 +131,12 @@ def report(console: Console, verdict: Verdict, figures: Figures, *, jobs: int, i
         table.add_row("queued → JIT delivered", f"p50 {figures.p50 * 1000:.0f} ms   p99 {figures.p99 * 1000:.0f} ms")
     console.print()
     console.print(table)
+    if jobs < REPRESENTATIVE and figures.p50 is not None:
+        console.print(
+            "[dim]The jobs were queued at once, at processes that had just started, so they waited for each other. "
+            "docs/performance.md has the time of a job that arrives at a running system.[/dim]",
+            highlight=False,
+        )
     for name, count in figures.restarts.most_common():
         console.print(f"[yellow]unusual:[/yellow] {name} ended and was started again, {count} times", highlight=False)
     for event, count in figures.unusual.most_common():

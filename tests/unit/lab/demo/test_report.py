@@ -61,6 +61,11 @@ def test_a_run_of_200_jobs_in_which_github_never_remapped_is_not_representative(
     assert "not representative" in said
 
 
+def test_short_run_explains_its_times() -> None:
+    assert "queued at once" in report(GOOD, jobs=20)[1]
+    assert "queued at once" not in report(GOOD)[1]
+
+
 @pytest.mark.parametrize(
     ("verdict", "jobs", "interrupted"),
     [
