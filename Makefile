@@ -16,16 +16,17 @@ T ?= tests
 FILES ?=
 BASE ?= origin/main
 MINUTES ?=
+ALL_TESTS := -n 2 --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 1
 # Tests that start a cluster of their own. Each needs namespaces of its own, because every cluster has the same addresses.
 OWN_CLUSTER := tests/integration/benchmarks tests/node/test_builds.py tests/node/test_container_jobs.py tests/node/test_four_kinds.py \
   tests/node/test_ostler_in_cluster.py
-NODE_TESTS = $(BIN)/ostler-lab node $(BIN)/pytest -m node
+NODE_TESTS = $(BIN)/ostler-lab node $(BIN)/pytest --cluster real -m node
 # Without caches each of the many processes of a demo or a test compiles what it imports anew: twice the CPU of a start.
 unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters container_hooks rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images compose-check setup
+.PHONY: help demo chaos bench test test-cluster test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images compose-check setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,11 +53,15 @@ chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 
 bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 50 minutes)
 	@$(BIN)/python -m benchmarks $(SUBJECT)
 
-test: $(STAMP) ## run the tests: T=path for one file
-	@$(BIN)/pytest $(if $(filter tests,$(T)),-n 2 --dist loadfile --no-loadscope-reorder) $(T)
+test: $(STAMP) ## run the tests that need nothing but PyPI: T=path for one file
+	@$(BIN)/pytest $(if $(filter tests,$(T)),$(ALL_TESTS)) $(T)
 
-test-slow: $(STAMP) ## run the tests that take minutes each
-	@$(BIN)/pytest -m "slow and not node"
+test-cluster: $(STAMP) ## run the tests on a real control plane, with Helm and kubectl, which it builds once: T=path for one file
+	@$(BIN)/pytest --cluster real -m "(cluster or either) and not slow and not seeds and not node" \
+		$(if $(filter tests,$(T)),$(ALL_TESTS)) $(T)
+
+test-slow: $(STAMP) ## run the tests that take minutes each, on a real control plane
+	@$(BIN)/pytest --cluster real -m "slow and not node"
 
 test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file (about 80 minutes, and 20 more to build them once)
 	@command -v nft >/dev/null || { echo "make test-node needs the program nft: apt-get install nftables" >&2; exit 1; }
@@ -70,7 +75,7 @@ else
 endif
 
 test-seeds: $(STAMP) ## run the tests against every seeded bug
-	@$(BIN)/pytest -m seeds
+	@$(BIN)/pytest --cluster real -m seeds
 
 mutants: $(STAMP) ## seed mistakes in changed modules of rules, at most 10 minutes: BASE=origin/main or FILES=rules/sweeps/nodes.py
 	@$(BIN)/python tests/mutants/of_rules.py --minutes $(or $(MINUTES),10) --base $(BASE) $(FILES)

@@ -23,6 +23,8 @@ class ClusterAccess:
     url: str
     ca_file: Path
     token: str
+    embedded: bool = False
+    """Whether the server is the embedded one, which has no admission policies and no disruption budgets."""
 
 
 @dataclass(frozen=True, kw_only=True)

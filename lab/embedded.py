@@ -60,7 +60,9 @@ class EmbeddedCluster:
         except BaseException:
             child.kill()
             raise
-        access = ClusterAccess(kubeconfig=folder / "kubeconfig", url=_url(log), ca_file=ca_file, token=token)
+        access = ClusterAccess(
+            kubeconfig=folder / "kubeconfig", url=_url(log), ca_file=ca_file, token=token, embedded=True
+        )
         write_kubeconfig(access.kubeconfig, url=access.url, ca_file=ca_file, token=token)
         say(f"the embedded API server is ready after {time.monotonic() - began:.1f} s: {access.url}")
         return cls(access=access, child=child)

@@ -283,7 +283,7 @@ class System:
         self._put_pools_in_place()
         self._add_accounts()
         self._start_proxies()
-        if self.options.own_identities and not isinstance(self._control_plane, EmbeddedCluster):
+        if self.options.own_identities and not self.access.embedded:
             self._put_identities_in_place()
         self._env = self._environment(keys)
         self._migrate()

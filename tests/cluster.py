@@ -1,6 +1,8 @@
-"""Fixtures with a real Kubernetes control plane: one per test run, a fresh namespace per test.
+"""Fixtures with a Kubernetes API server: one per test run, a fresh namespace per test.
 
-Where it cannot be had the tests fail with one line that says why; they are never skipped.
+`--cluster` chooses the server of the fixture `control_plane`: the lab's embedded one (`make test`), or a real control
+plane (`make test-cluster`). Tests that the embedded server cannot show have the marker `cluster`, and only the second
+command runs them. Where a control plane cannot be had, tests fail with one line that says why; they are never skipped.
 """
 
 from __future__ import annotations
@@ -19,12 +21,62 @@ from k8s_adapters.draining import remove_finalizer
 from k8s_adapters.pools import list_pools
 from lab.control_plane import ClusterAccess, ControlPlane, ControlPlaneUnavailable, NodeGrace
 from lab.control_plane_shared import shared
+from lab.embedded import EmbeddedCluster
 from ostler.errors import Gone
+
+_TESTS = Path(__file__).parent
+WITH_HELM = (_TESTS / "contract" / "chart", _TESTS / "integration" / "deploys")
+"""Folders whose tests render or install the chart with Helm."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the choice of the API server."""
+    parser.addoption(
+        "--cluster",
+        choices=("embedded", "real"),
+        default="embedded",
+        help="API server of the fixture control_plane; embedded also deselects the tests that need a real one",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need a real control plane, and those that run on either; deselect the former on embedded."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "real_control_plane" in fixtures or any(item.path.is_relative_to(folder) for folder in WITH_HELM):
+            item.add_marker(pytest.mark.cluster)
+        elif "control_plane" in fixtures and not item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.either)
+    if config.getoption("cluster") == "real":
+        return
+    needing = [item for item in items if item.get_closest_marker("cluster")]
+    if needing and len(needing) == len(items):
+        raise pytest.UsageError("these tests need a real control plane, Helm or kubectl: make test-cluster T=...")
+    config.hook.pytest_deselected(items=needing)
+    items[:] = [item for item in items if not item.get_closest_marker("cluster")]
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
-    """Access to the run's control plane as administrator, with the RunnerPool kind in place."""
+def control_plane(request: pytest.FixtureRequest) -> ClusterAccess:
+    """Access to the run's API server as administrator, with the RunnerPool kind in place."""
+    real = request.config.getoption("cluster") == "real"
+    access: ClusterAccess = request.getfixturevalue("real_control_plane" if real else "embedded_cluster")
+    return access
+
+
+@pytest.fixture(scope="session")
+def embedded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
+    """Access to an embedded API server, with the RunnerPool kind in place."""
+    with EmbeddedCluster.start(tmp_path_factory.mktemp("embedded")) as cluster:
+        with administrator(cluster.access) as client:
+            apply_crd(client)
+        yield cluster.access
+
+
+@pytest.fixture(scope="session")
+def real_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
+    """Access to the run's real control plane, whatever `--cluster` says."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # what the workers of one run have in common

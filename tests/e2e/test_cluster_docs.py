@@ -37,7 +37,7 @@ from tests.e2e.release import Release
 from tests.e2e.shell import Block, Shell, blocks_of
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.cluster]
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations" / "cluster.md"

@@ -21,7 +21,7 @@ from lab.system import Options, System
 from tests import container_jobs
 from tests.container_jobs import POOL, ContainerFleet
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
 
 IMAGE = "registry.example/job:1"
 UP = "/tmp/up"  # noqa: S108 - a path in a container

@@ -22,7 +22,7 @@ from lab.traffic import follow
 from lab.verdict import judge
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
 
 JOBS = 20
 POOLS = (LabPool("small", ("self-hosted", "linux", "small"), 6),)

@@ -21,7 +21,7 @@ DEMO = """
 import os
 from lab.demo import run
 run.LONGEST = float(os.environ["GIVES_UP_AFTER"])
-raise SystemExit(run.run_demo(jobs=40, cluster="real", seed=1))
+raise SystemExit(run.run_demo(jobs=40, cluster=os.environ["CLUSTER"], seed=1))
 """
 FOLDER = re.compile(r"the logs of this run are in\s+(\S+)")
 
@@ -33,12 +33,18 @@ SAYS = {
 
 @pytest.mark.parametrize("sabotage", SAYS)
 def test_a_github_that_lies_once_makes_the_demo_fail_and_say_why(sabotage: str, control_plane: ClusterAccess) -> None:
-    assert control_plane.url  # one can be run here: the demo starts its own
+    kind = "embedded" if control_plane.embedded else "real"  # the demo starts its own
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
 
     done = subprocess.run(
         [sys.executable, "-c", DEMO],
-        env=env | {"LAB_SABOTAGE": sabotage, "GIVES_UP_AFTER": str(GIVES_UP_AFTER[sabotage]), "COLUMNS": "200"},
+        env=env
+        | {
+            "CLUSTER": kind,
+            "LAB_SABOTAGE": sabotage,
+            "GIVES_UP_AFTER": str(GIVES_UP_AFTER[sabotage]),
+            "COLUMNS": "200",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -22,7 +22,7 @@ from lab.control_plane import ClusterAccess
 from tests.faults.stage import POOL, Stage, running
 from tests.guard import guarded, lingering, own, refused, until_collected
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.cluster]
 
 HELD = {
     "add_finalizer.before_call",

@@ -24,7 +24,7 @@ from rules.claims.machines import TRANSITIONS, Machine, Purpose
 from tests.faults.scenarios import SIDES
 from tests.faults.stage import Stage, running
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.cluster]
 
 ACME = ACCOUNTS[0]
 POOL = LabPool(

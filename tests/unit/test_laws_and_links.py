@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import WITH_HELM
+
 ROOT = Path(__file__).parents[2]
 LAWS = ROOT / "docs" / "laws.md"
 NOTES = ROOT / "benchmarks" / "notes"
@@ -37,6 +39,7 @@ FOLDERS = (
 _CITED = re.compile(r"(?<![\w\[`])L(\d{1,2})\b")
 _DEFINED = re.compile(r"^## L(\d+): ", re.MULTILINE)
 _OUTSIDE = re.compile(r"\bDESIGN\b|\b(?:[Tt]he|of|in) design\b|\b[Ss]ections? \d")
+_NEEDS_A_CLUSTER = re.compile(r"^pytestmark = .*mark\.cluster", re.MULTILINE)
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -48,6 +51,24 @@ def files(*endings: str) -> Iterator[Path]:
 
 def test_laws_are_defined_once_and_in_order() -> None:
     assert [int(number) for number in _DEFINED.findall(LAWS.read_text())] == list(range(1, 16))
+
+
+ON_A_REAL_CLUSTER = {
+    "tests/integration/deploys": "Helm renders the charts",
+    "tests/integration/tasks/pools/test_partitioned_node.py": "the taint manager evicts the Pods",
+}
+"""Tests of laws that `make test` does not run, and why; docs/laws.md says it too."""
+
+
+def test_every_test_of_a_law_runs_in_make_test_unless_it_is_listed() -> None:
+    named = {ROOT / "docs" / link for link in _LINK.findall(LAWS.read_text()) if link.startswith("../tests/")}
+    needing = {
+        str(path.resolve().relative_to(ROOT))
+        for path in named
+        if path.resolve() in WITH_HELM or (path.is_file() and _NEEDS_A_CLUSTER.search(path.read_text()))
+    }
+    assert len(named) > 10
+    assert needing == set(ON_A_REAL_CLUSTER)
 
 
 def test_every_cited_law_is_defined() -> None:

@@ -15,6 +15,8 @@ from k8s_adapters.probe_pods import delete_probe
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from tests.contract.k8s.test_client import service_account_token
 
+pytestmark = pytest.mark.cluster
+
 _PATH = "/apis/admissionregistration.k8s.io/v1"
 
 

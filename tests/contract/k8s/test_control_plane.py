@@ -15,6 +15,8 @@ from lab.control_plane import ClusterAccess, ControlPlaneUnavailable, binaries, 
 from lab.control_plane_shared import shared
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
 from k8s_adapters import events
-from k8s_adapters.client import Json, KubeClient, make_client
+from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.events import pod_of, pool_of
 from k8s_adapters.pools import PoolSeen, create_pool
-from lab.control_plane import ClusterAccess
 from ostler import telemetry
 from ostler.errors import Forbidden, Retryable
 from tasks.worker.cluster_events import MOST, Recorder
@@ -33,17 +30,8 @@ def count(outcome: str) -> float:
     return float(telemetry.KUBERNETES_EVENTS.labels(outcome)._value.get())
 
 
-@pytest.fixture
-def client(request: pytest.FixtureRequest) -> Iterator[KubeClient]:
-    access: ClusterAccess = request.getfixturevalue(request.param)
-    with closing(make_client(kubeconfig=str(access.kubeconfig))) as client:
-        yield client
-
-
-@pytest.mark.parametrize("client", ["real_control_plane", "embedded_cluster"], indirect=True)
-def test_events_of_a_pool_and_a_pod_are_what_describe_looks_for(
-    client: KubeClient, request: pytest.FixtureRequest
-) -> None:
+def test_events_of_a_pool_and_a_pod_are_what_describe_looks_for(admin: KubeClient, pytestconfig: pytest.Config) -> None:
+    client = admin
     namespace = f"events-{secrets.token_hex(4)}"
     client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     pool: PoolSeen = create_pool(client, namespace=namespace, name="small", spec=SPEC)
@@ -57,7 +45,7 @@ def test_events_of_a_pool_and_a_pod_are_what_describe_looks_for(
     assert (scaled["reason"], scaled["note"], scaled["type"]) == ("ScaledUp", "1 to 2", "Normal")
     assert (scaled["reportingController"], scaled["reportingInstance"]) == ("ostler.dev/worker", "worker:7")
     assert (retired["regarding"]["name"], retired["type"], len(retired["note"])) == ("small-1", "Warning", 1024)
-    if "real_control_plane" in request.node.name:  # what `kubectl describe` asks for
+    if pytestconfig.getoption("cluster") == "real":  # what `kubectl describe` asks for
         query = {"fieldSelector": f"involvedObject.uid={pool.uid},involvedObject.kind=RunnerPool"}
         core = client.request("GET", f"/api/v1/namespaces/{namespace}/events", query=query)["items"]
         assert [each["message"] for each in core] == ["1 to 2"]

@@ -26,11 +26,10 @@ MIB = 1024 * 1024
 EXECS = r"/api/v1/namespaces/[^/]+/pods/[^/]+/exec\?.*"
 
 
-@pytest.fixture(scope="module", params=["control_plane", "embedded_cluster"])
-def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HookPods]:
-    """Hook Pods behind one of the two API servers in turn."""
-    access: ClusterAccess = request.getfixturevalue(request.param)
-    with hook_pods(access, tmp_path_factory.mktemp("kubelet")) as made:
+@pytest.fixture(scope="module")
+def pods(control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HookPods]:
+    """Hook Pods behind the API server."""
+    with hook_pods(control_plane, tmp_path_factory.mktemp("kubelet")) as made:
         yield made
 
 

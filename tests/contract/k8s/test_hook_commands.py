@@ -43,11 +43,10 @@ SERVICES = [
 LOGIN = {"username": "u", "password": "p", "serverUrl": "https://registry.example"}
 
 
-@pytest.fixture(scope="module", params=["control_plane", "embedded_cluster"])
-def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HookPods]:
-    """A namespace with a kubelet behind one of the two API servers in turn."""
-    access: ClusterAccess = request.getfixturevalue(request.param)
-    with hook_pods(access, tmp_path_factory.mktemp("kubelet")) as made:
+@pytest.fixture(scope="module")
+def pods(control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HookPods]:
+    """A namespace with a kubelet behind the API server."""
+    with hook_pods(control_plane, tmp_path_factory.mktemp("kubelet")) as made:
         yield made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.hook_rights import RBAC, build_role
@@ -71,7 +72,8 @@ def test_only_the_poller_has_the_token_and_nothing_may_gain_privileges(
     assert all(each["securityContext"]["capabilities"] == {"drop": ["ALL"]} for each in spec["containers"])
     poller, runner = (each["resources"] for each in spec["containers"])
     assert poller["requests"] == poller["limits"]
-    assert runner["requests"] == {**runner["limits"], "ephemeral-storage": "10Gi"}
+    assert parse_quantity(runner["requests"].pop("ephemeral-storage")) == 10 * 1024**3  # written as 10Gi or 10240Mi
+    assert runner["requests"] == runner["limits"]
 
 
 @pytest.mark.parametrize("lost_calls", [1, 2])

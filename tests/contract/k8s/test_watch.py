@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,33 +20,12 @@ from tests.contract.k8s.transport import MakeRunner
 WATCHES = r"/api/v1/namespaces/[^/]+/pods\?watch=1.*"
 
 
-@pytest.fixture(params=["control_plane", "embedded_cluster"])
-def cluster(request: pytest.FixtureRequest) -> ClusterAccess:
-    """One of the two in turn."""
-    found: ClusterAccess = request.getfixturevalue(request.param)
-    return found
-
-
 @pytest.fixture
-def admin(cluster: ClusterAccess) -> Iterator[KubeClient]:
-    with closing(make_client(kubeconfig=str(cluster.kubeconfig))) as client:
-        yield client
-
-
-@pytest.fixture
-def namespace(admin: KubeClient) -> Iterator[str]:
-    name = f"watch-{secrets.token_hex(6)}"
-    admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
-    yield name
-    admin.request("DELETE", f"/api/v1/namespaces/{name}")
-
-
-@pytest.fixture
-def through(cluster: ClusterAccess) -> Iterator[tuple[KubeClient, FaultProxy]]:
+def through(control_plane: ClusterAccess) -> Iterator[tuple[KubeClient, FaultProxy]]:
     """A client behind a proxy that breaks what it is told to."""
     with (
-        FaultProxy(cluster.url, ca_file=cluster.ca_file) as proxy,
-        closing(make_client(kubeconfig=str(proxy.kubeconfig(cluster.kubeconfig)))) as client,
+        FaultProxy(control_plane.url, ca_file=control_plane.ca_file) as proxy,
+        closing(make_client(kubeconfig=str(proxy.kubeconfig(control_plane.kubeconfig)))) as client,
     ):
         yield client, proxy
 
@@ -99,13 +77,13 @@ def test_a_watch_can_be_ended_from_another_thread_while_nothing_happens(admin: K
 
 
 def test_what_the_real_server_says_of_a_version_it_has_forgotten_is_understood(
-    control_plane: ClusterAccess, monkeypatch: pytest.MonkeyPatch
+    real_control_plane: ClusterAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its cache of Pods goes back to its start. That of our own kind began later, and says the same in the same way.
     pools = "/apis/ostler.dev/v1alpha1/runnerpools"
     monkeypatch.setattr("k8s_adapters.watching.object_path", lambda *_, **__: pools)
     with (
-        closing(make_client(kubeconfig=str(control_plane.kubeconfig))) as client,
+        closing(make_client(kubeconfig=str(real_control_plane.kubeconfig))) as client,
         PodWatch(client, namespace="default", since="1", seconds=5) as watch,
         pytest.raises(WatchExpired) as error,
     ):

@@ -25,6 +25,8 @@ from tests.contract.k8s.transport import MakeRunner
 from tests.contract.owners.test_stateful_sets import assert_no_successor, created, finish, pod_of, start
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster
+
 IDLE, RUNS, FINISHED, DELETED = (f"pool-0000000{letter}-0" for letter in "abcd")
 
 

@@ -21,6 +21,8 @@ from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import MakeRunner, faulty_client
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster
+
 NAME = "pool-0000000a-0"
 SET = "pool-0000000a"
 REPLACED_WITHIN = 2.0

@@ -11,6 +11,8 @@ from deploys.deploy_secrets import note_secrets
 from deploys.manifests import read_manifests
 from lab import helm
 
+pytestmark = pytest.mark.cluster
+
 SECRETS: list[tuple[dict[str, Any], str]] = [
     ({"volumes": [{"name": "certs", "secret": {"secretName": "s"}}]}, "volume certs"),
     ({"volumes": [{"name": "all", "projected": {"sources": [{"secret": {"name": "s"}}]}}]}, "volume all"),

@@ -23,6 +23,8 @@ from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster
+
 WAYS = ("Background", "Foreground", "Orphan")
 
 

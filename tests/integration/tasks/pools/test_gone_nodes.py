@@ -321,6 +321,7 @@ def test_a_pod_with_an_attachable_volume_waits_until_its_node_is_vouched_for(
     assert not attached & set(all_pods(stage))
 
 
+@pytest.mark.cluster  # volumes
 @pytest.mark.usefixtures("github")
 @pytest.mark.parametrize("how", ["deleted", "out of service"])
 def test_a_volume_of_a_dead_node_goes_to_a_successor_once_the_node_is_vouched_for(

@@ -20,7 +20,7 @@ from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, seen
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(900)  # a cold cache builds Helm first
+pytestmark = [pytest.mark.timeout(900), pytest.mark.cluster]  # a cold cache builds Helm first
 
 SPEC = {"image": "runner:1", "runnerLabels": ["self-hosted", "small"], "replicas": 2}
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
 from k8s_adapters.client import Json, object_path
@@ -24,6 +25,8 @@ from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod
 from tests.integration.tasks.pools.test_stateful_sets import CACHE, sets, started
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.cluster
 
 PAGE = (Path(__file__).parents[4] / "docs" / "operations" / "volumes.md").read_text()
 

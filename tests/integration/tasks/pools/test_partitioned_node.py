@@ -24,6 +24,8 @@ from tests.integration.tasks.pools.fleet import kept, polls, stamp
 from tests.nodes import LiveNode
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster
+
 UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"
 OURS = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (UNREACHABLE, NOT_READY)]
 GRACE = NodeGrace(silence=8, toleration=1, checked_every=1)

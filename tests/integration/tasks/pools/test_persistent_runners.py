@@ -944,6 +944,7 @@ def replaced_runner(stage: Stage) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_chains")
+@pytest.mark.cluster  # StatefulSets
 @pytest.mark.parametrize("more", WORKLOADS, ids=["Pod", "StatefulSet"])
 def test_a_runner_that_never_comes_online_is_replaced_after_a_timeout(
     stage: Stage, github: GitHub, more: dict[str, Any]
@@ -972,6 +973,7 @@ def test_a_runner_that_never_comes_online_is_replaced_after_a_timeout(
 
 
 @pytest.mark.usefixtures("no_chains", "github")
+@pytest.mark.cluster  # StatefulSets
 @pytest.mark.parametrize("more", WORKLOADS, ids=["Pod", "StatefulSet"])
 def test_a_pod_that_does_not_poll_is_replaced_after_the_start_timeout(stage: Stage, more: dict[str, Any]) -> None:
     stage.pool(replicas=1, provisioning={"startTimeout": "1h"}, **LIFE, **more)
@@ -1165,6 +1167,7 @@ def test_a_runner_whose_pod_is_over_or_gone_is_removed_and_replaced(
     assert len(stage.pods()) == 1
 
 
+@pytest.mark.cluster  # volumes
 @pytest.mark.usefixtures("no_chains")
 def test_a_runner_whose_pod_vanishes_leaves_its_volume_to_the_next_runner(stage: Stage, github: GitHub) -> None:
     """A replacement is created before the volume of its predecessor is free, so the second replacement uses it."""

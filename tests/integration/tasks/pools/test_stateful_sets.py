@@ -42,6 +42,8 @@ from tests.integration.tasks.pools.fleet import (
 )
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster
+
 SETS = {"workload": "StatefulSet"}
 CACHE = {"claims": [{"name": "cache", "mountPath": "/cache", "storage": "1Gi"}]}
 

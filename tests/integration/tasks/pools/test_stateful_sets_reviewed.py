@@ -28,6 +28,8 @@ from tests.integration.tasks.pools.fleet import NEW, limit_pods, new_tick, polls
 from tests.integration.tasks.pools.test_stateful_sets import CACHE, SETS, finish, grown, sets, started, volumes
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster
+
 DELETE = {**CACHE, "reclaim": "Delete"}
 
 
