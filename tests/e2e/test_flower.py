@@ -21,6 +21,8 @@ from lab.system import Options, System
 from ostler.task_names import QUEUES
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.cluster  # a long story
+
 LABELS = ("self-hosted", "linux", "small")
 JOBS = 3
 

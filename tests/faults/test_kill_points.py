@@ -34,8 +34,15 @@ QUIET = 6.0
 """Seconds in which what was killed may recover before the next; a lease that it held may last longer than this."""
 
 
+QUICK = frozenset(
+    {"claim", "lease_stamp", "mint", "deliver", "begin_release", "end_completed", "end_retired", "job_requeue"}
+)
+"""Transitions whose kills `make test` shows; `make test-cluster` shows all of them."""
+
+
 def marks_of(point: str) -> Sequence[pytest.MarkDecorator]:
-    return (pytest.mark.slow,) if point.endswith(SLOW) else ()
+    name, _, side = point.rpartition(".")
+    return (pytest.mark.slow,) if side == SLOW else () if name in QUICK else (pytest.mark.cluster,)
 
 
 @dataclass(slots=True)

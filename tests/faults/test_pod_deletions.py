@@ -18,7 +18,7 @@ from lab.control_plane import ClusterAccess
 from tests.faults.scenarios import POINTS, SCENARIOS, a_long_job, a_pod_that_cannot_reach_us
 from tests.faults.stage import EVERY, PATIENCE, Stage, nothing, running
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.cluster]  # a long story
 
 ROUNDS = 3
 """How often a scenario is played: it may miss its point, and Ostler may delete a spent Pod before the test does."""

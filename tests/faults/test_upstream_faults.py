@@ -20,7 +20,7 @@ from lab.system import read_log, read_log_lines
 from tests.faults.scenarios import a_pod_deleted_too_early, a_refused_stamp
 from tests.faults.stage import DISPATCH, POOL, Stage, running
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.cluster]  # a long story
 
 
 @pytest.fixture(scope="module")

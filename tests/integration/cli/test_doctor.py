@@ -122,6 +122,7 @@ def granted(lab: Lab, wanted: dict[str, str], events: tuple[str, ...] = permissi
 # All of it
 
 
+@pytest.mark.cluster
 def test_doctor_checks_everything_and_reports_ok_for_what_works(whole: Patient, lab: Lab) -> None:
     lab.jobs()
     eventually(lambda: bool(lab.deliveries()))
@@ -266,6 +267,7 @@ def test_a_redis_that_throws_things_away_is_told(whole: Patient, redis: Redis) -
 # The cluster
 
 
+@pytest.mark.cluster
 def test_an_identity_without_rights_is_told_which_it_lacks(
     whole: Patient, admin: KubeClient, namespace: str, control_plane: ClusterAccess, tmp_path: Path
 ) -> None:

@@ -28,6 +28,7 @@ def setup_block() -> Block:
     return found
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("variable", [None, "KUBECONFIG", "OSTLER_KUBECONFIG"])
 def test_setup_github_as_printed_opens_its_page_with_the_kubeconfig_of_kubectl(
     admin: KubeClient, control_plane: ClusterAccess, tmp_path: Path, variable: str | None

@@ -32,6 +32,7 @@ def test_a_secret_is_made_and_is_what_the_chart_reads(admin: KubeClient, namespa
     assert read(admin, namespace) == {key: value.reveal() for key, value in VALUES.items()}
 
 
+@pytest.mark.cluster
 def test_what_is_there_stays_beside_it_and_is_not_overwritten_unasked(
     admin: KubeClient, namespace: str, control_plane: ClusterAccess
 ) -> None:
@@ -55,6 +56,7 @@ def store(namespace: str, kubeconfig: Path, *, replace: bool = False) -> Cluster
     return ClusterSecret(namespace, "ostler", str(kubeconfig), replace=replace)
 
 
+@pytest.mark.cluster
 def test_check_writes_nothing(admin: KubeClient, namespace: str, control_plane: ClusterAccess) -> None:
     store(namespace, control_plane.kubeconfig).check()
 
@@ -66,6 +68,7 @@ def test_missing_namespace_is_refused_by_the_check(control_plane: ClusterAccess)
         store("nowhere", control_plane.kubeconfig).check()
 
 
+@pytest.mark.cluster
 def test_keys_without_a_value_are_filled_in(admin: KubeClient, namespace: str, control_plane: ClusterAccess) -> None:
     put_secret(admin, namespace=namespace, name="ostler", values={"OSTLER_GITHUB_APP_ID": Secret("")})
     kept = store(namespace, control_plane.kubeconfig)
@@ -76,6 +79,7 @@ def test_keys_without_a_value_are_filled_in(admin: KubeClient, namespace: str, c
     assert read(admin, namespace)["OSTLER_GITHUB_APP_ID"] == "Iv1"
 
 
+@pytest.mark.cluster
 def test_immutable_secret_is_refused_by_the_check(
     admin: KubeClient, namespace: str, control_plane: ClusterAccess
 ) -> None:
@@ -102,6 +106,7 @@ def rights(admin: KubeClient, namespace: str, *verbs: str) -> str:
     return token
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("verbs", "exists", "allowed"),
     [

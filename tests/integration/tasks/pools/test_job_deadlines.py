@@ -108,6 +108,7 @@ def test_failed_deadline_stops_nothing_and_is_set_by_the_next_reconcile(
     assert deadlines_of(stage)[name] is not None
 
 
+@pytest.mark.cluster
 def test_another_pod_of_the_name_and_an_earlier_deadline_are_left_alone(stage: Stage) -> None:
     stage.pool(replicas=1)
     reconcile_all(stage)

@@ -200,6 +200,7 @@ def test_nothing_is_forced_on_a_node_that_does_not_report(stage: Stage, nodes: N
     assert repairs(stage) == []
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("later", "github")
 def test_a_pod_with_a_volume_waits_for_its_kubelet(stage: Stage, nodes: Nodes) -> None:
     claim = object_path("persistentvolumeclaims", namespace=stage.namespace)
@@ -217,6 +218,7 @@ def test_a_pod_with_a_volume_waits_for_its_kubelet(stage: Stage, nodes: Nodes) -
     assert repairs(stage) == []
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("later", "github")
 def test_a_stateful_set_pod_with_a_volume_waits_for_its_kubelet(stage: Stage, nodes: Nodes) -> None:
     started(stage, nodes, workload="StatefulSet", volumes=CACHE)

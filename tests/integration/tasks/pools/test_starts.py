@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from k8s_adapters.pools import create_pool
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
@@ -151,6 +153,7 @@ def test_unusable_image_degrades_a_pool_at_once_and_a_missing_one_after_the_time
     assert "s3cret" not in str(found)
 
 
+@pytest.mark.cluster
 def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     quota = limit_pods(stage, 1)
     pool(stage, replicas=2, timeout="1h")
@@ -179,6 +182,7 @@ def test_a_used_up_quota_waits_and_is_no_failure(stage: Stage) -> None:
     assert the_pool(stage).start_trouble is None
 
 
+@pytest.mark.cluster
 def test_refused_pod_degrades_its_pool_and_its_creation_backs_off(stage: Stage) -> None:
     pool(stage, replicas=3, podTemplate={"spec": {"priorityClassName": "nobody-has-it"}})
     stage.pool("other", replicas=1)
@@ -192,6 +196,7 @@ def test_refused_pod_degrades_its_pool_and_its_creation_backs_off(stage: Stage) 
     assert "nobody-has-it" in found["message"]
 
 
+@pytest.mark.cluster
 def test_what_is_told_of_a_field_that_is_wrong_is_its_name_and_not_its_value(stage: Stage) -> None:
     env = [{"name": "A=s3cret", "value": "x"}]
     pool(stage, replicas=1, podTemplate={"spec": {"containers": [{"name": "runner", "env": env}]}})

@@ -35,6 +35,7 @@ def again(stage: Stage) -> None:
     kept(stage)
 
 
+@pytest.mark.cluster
 def test_it_counts_the_pods_by_their_states_and_tells_of_the_spec_that_was_seen(stage: Stage) -> None:
     stage.pool(replicas=5)
     kept(stage)
@@ -84,6 +85,7 @@ def applied(stage: Stage, *, replicas: int | None) -> None:
     )
 
 
+@pytest.mark.cluster
 def test_replicas_that_another_manager_sets_beside_autoscaling_are_told(stage: Stage) -> None:
     applied(stage, replicas=None)
     kept(stage)
