@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.commits import ROOT, tree
 from benchmarks.proc import cpu_of, descendants, machine_cpu
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 NOTES = ROOT / "benchmarks" / "notes"
 KEPT = 1000
@@ -115,6 +114,7 @@ class Recorder:
         self.quick = quick
         self.figures: dict[str, Figure] = {}
         self.lab: dict[str, str] = {}
+        self.tree = tree()
         self._began = datetime.now(UTC)
         self._load = os.getloadavg()[0]
 
@@ -172,7 +172,8 @@ class Recorder:
         body = {
             "subject": self.subject,
             "command": f"python -m benchmarks {self.subject}" + (" --quick" if self.quick else ""),
-            **_commit(),
+            "commit": self.tree.commit,
+            "uncommitted": self.tree.uncommitted,
             "began": self._began.isoformat(timespec="seconds"),
             "seconds": round((datetime.now(UTC) - self._began).total_seconds()),
             "load_average": [round(self._load, 2), round(os.getloadavg()[0], 2)],
@@ -220,17 +221,6 @@ def environment() -> dict[str, str]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in PACKAGES},
-    }
-
-
-def _commit() -> dict[str, Any]:
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.rstrip()
-
-    changed = [line[3:] for line in git("status", "--porcelain").splitlines()]
-    return {
-        "commit": git("rev-parse", "HEAD"),
-        "uncommitted": sorted(path for path in changed if not path.startswith(("benchmarks/results", "docs/"))),
     }
 
 

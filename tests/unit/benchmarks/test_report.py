@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.__main__ import DOCUMENT
 from benchmarks.frame import KEPT, RESULTS, Recorder, Target, Window, read
-from benchmarks.report import render
+from benchmarks.report import SUBJECTS, render
 
 WINDOW = Window(seconds=2.0, load=(0.5, 0.6), others=0.1)
 
@@ -80,3 +80,11 @@ def test_notes_stand_below_the_table_they_explain(tmp_path: Path) -> None:
     (tmp_path / "latency.md").write_text("Why it is so.\n")
     document = write(tmp_path, [1.0], target=Target("median", "<", 9))
     assert document.index("| the figure | 1 ms") < document.index("Why it is so.")
+
+
+def test_page_names_the_commit_and_date_of_each_subject() -> None:
+    page = render(RESULTS)
+    for path in RESULTS.glob("*.json"):
+        facts, _ = read(path)
+        assert f"| {SUBJECTS[path.stem]} | `{facts['commit'][:12]}`" in page
+        assert f"| {facts['began'][:10]} |" in page
