@@ -45,7 +45,7 @@ PROCESSES = frozenset({"web", "worker", "beat", "watch", "flower"})
 
 @app.callback()
 def _read_variables_of_no_setting(context: typer.Context) -> None:
-    """Run warm, single-use CI runner Pods, and assign each queued GitHub Actions job to exactly one of them."""
+    """Run warm CI runner Pods. Each queued GitHub Actions job runs in exactly one, by default in a fresh one."""
     offset = clock.offset_of(os.environ)
     if offset:
         clock.move(offset)

@@ -1,1 +1,1 @@
-"""Ostler: a control plane that gives each queued CI job exactly one warm, single-use runner Pod."""
+"""Ostler: a control plane for warm runner Pods. Each queued CI job runs in exactly one, by default in a fresh one."""

@@ -2,8 +2,9 @@
 
 A tenth of the webhooks is lost, and during the rollouts every webhook that says that a job is completed.
 
-The controller of StatefulSets and the garbage collector are real. These runs are part of `make test-slow`. The same
-story with all four kinds of pools is part of `make test` (`test_persistent_runners.py`).
+The controller of StatefulSets and the garbage collector are real. These runs are part of `make test-slow`.
+`test_persistent_runners.py` has a shorter story that is not slow: all four kinds of pools, the same failures of calls,
+and four killed workers instead of eight, but no lost webhook.
 """
 
 from __future__ import annotations
