@@ -88,3 +88,14 @@ def test_page_names_the_commit_and_date_of_each_subject() -> None:
         facts, _ = read(path)
         assert f"| {SUBJECTS[path.stem]} | `{facts['commit'][:12]}`" in page
         assert f"| {facts['began'][:10]} |" in page
+
+
+def test_page_about_workers_has_the_measured_rates() -> None:
+    facts, figures = read(RESULTS / "scaling.json")
+    page = (DOCUMENT.parent / "operations" / "workers.md").read_text()
+    names = {"1 replica": 1, "2 replicas": 2, "4 replicas": 4}
+    rates = [f"| {names[each.name]} | {each.value('median'):.3g} |" for each in figures if each.name in names]
+    assert len(rates) == len(names)
+    assert all(rate in page for rate in rates), f"write {rates} into the page"
+    assert facts["commit"][:12] in page
+    assert facts["began"][:10] in page
