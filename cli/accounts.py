@@ -149,7 +149,10 @@ def allow(
     account: Annotated[str, typer.Argument(help="login or id")],
     as_json: Json = False,
 ) -> None:
-    """Allow an account. Its jobs with the hold `unknown_account` continue at once, within its budget."""
+    """Allow an account. Its jobs with the hold `unknown_account` continue at once, within its budget.
+
+    To stop the account again, set its budget to 0: `ostler account set LOGIN --count 0`.
+    """
     from models.browse.accounts import account_story
     from models.routing.accounts import set_access
     from rules.routing.access import Access

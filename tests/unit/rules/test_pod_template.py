@@ -30,6 +30,19 @@ def runner(**fields: Any) -> dict[str, Any]:
     return {"spec": {"containers": [{"name": "runner", **fields}]}}
 
 
+def test_gpu_and_architecture_of_a_pool_reach_its_pods() -> None:
+    overlay = runner(resources={"limits": {"nvidia.com/gpu": "1"}})
+    overlay["spec"]["nodeSelector"] = {"kubernetes.io/arch": "arm64"}
+    pod = copy.deepcopy(POD)
+    pod["spec"]["containers"][1]["resources"] = {"limits": {"cpu": "2"}}
+    assert refusals(overlay) == ()
+
+    merged = lay_over(pod, overlay)["spec"]
+
+    assert merged["containers"][1]["resources"]["limits"] == {"cpu": "2", "nvidia.com/gpu": "1"}
+    assert merged["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+
+
 def test_named_things_are_merged_by_name_and_the_others_stay() -> None:
     overlay = {
         "metadata": {"labels": {"team": "web"}},
@@ -66,7 +79,7 @@ def test_a_pod_may_get_a_user_namespace_of_its_own() -> None:
     assert lay_over(POD, overlay)["spec"]["hostUsers"] is False
 
 
-@pytest.mark.parametrize("name", ["OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK"])
+@pytest.mark.parametrize("name", ["OSTLER_RUNNER_HOME", "OSTLER_JOB_STARTED_HOOK", "OSTLER_JOB_COMPLETED_HOOK"])
 def test_only_the_runner_may_have_the_variables_that_describe_its_image(name: str) -> None:
     env = [{"name": name, "value": "/srv"}]
     assert refusals(runner(env=env)) == ()
