@@ -23,7 +23,8 @@ _COLUMNS = """
     t.account_id,
     (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.pool_id,
     (SELECT name FROM pools WHERE id = t.pool_id) AS pool,
-    p.name AS pod, t.pod_uid, t.vcpu, t.memory, t.runner_name,
+    p.name AS pod, t.pod_uid, CAST(t.vcpu AS float8) / 1000 AS vcpu, CAST(t.memory AS float8) / 1024 AS memory_gib,
+    t.runner_name,
     t.release_reason, t.last_error, t.created_at, t.changed_at, t.minted_at, t.delivered_at, t.spare_since,
     t.ended_at, t.end_reason,
     pod_end.*

@@ -15,9 +15,10 @@ from models.pools.pod_rows import OVER
 from rules.routing.holds import HoldReason
 
 _COLUMNS = """
-    t.id, t.namespace, t.name, t.image, t.labels, t.vcpu, t.memory, t.replicas, t.allowed_accounts,
-    t.allowed_repositories, t.routing_priority, t.draining, t.paused, t.autoscaled, t.min_warm, t.max_replicas,
-    t.scaled_up_at, t.scaled_down_at, t.scaling, coalesce(t.status -> 'conditions', '[]'::jsonb) AS conditions,
+    t.id, t.namespace, t.name, t.image, t.labels, CAST(t.vcpu AS float8) / 1000 AS vcpu,
+    CAST(t.memory AS float8) / 1024 AS memory_gib, t.replicas, t.allowed_accounts, t.allowed_repositories,
+    t.routing_priority, t.draining, t.paused, t.autoscaled, t.min_warm, t.max_replicas, t.scaled_up_at,
+    t.scaled_down_at, t.scaling, coalesce(t.status -> 'conditions', '[]'::jsonb) AS conditions,
     t.created_at, t.deleted_at
 """
 

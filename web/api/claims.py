@@ -18,7 +18,7 @@ from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible
 from web.api.problems import not_found
-from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown, cores, gib
+from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
 
 
 class Claims(Listing):
@@ -89,7 +89,7 @@ class ClaimDetail(Claim):
 
 def shown(row: Row[Any]) -> dict[str, Any]:
     """Return a claim as the API shows it."""
-    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory), "pod_end": describe(end_of(row))}
+    return {**row._mapping, "pod_end": describe(end_of(row))}
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:

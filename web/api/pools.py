@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import AliasChoices, BaseModel, Field
-from sqlalchemy import Row
 
 from models.browse.pools import PoolFilter, list_pools, pool_story
 from ostler.clock import utcnow
@@ -16,7 +15,7 @@ from rules.pools.scaling import Verdict
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.problems import not_found
-from web.api.schema import Id, Listing, Name, Page, Shown, cores, gib
+from web.api.schema import Id, Listing, Name, Page, Shown
 
 
 class Pools(Listing):
@@ -98,11 +97,6 @@ class PoolDetail(Pool):
     counts: PoolCounts
 
 
-def shown(row: Row[Any]) -> dict[str, Any]:
-    """Return a pool as the API shows it."""
-    return {**row._mapping, "vcpu": cores(row.vcpu), "memory_gib": gib(row.memory)}
-
-
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     """Return the routes of pools."""
     routes = APIRouter(prefix="/v1/pools", tags=["pools"])
@@ -113,13 +107,13 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
         after = cursors.read(listing, query.cursor)
         wanted = PoolFilter(name=query.name, deleted=query.deleted)
         page = await database().run(lambda db: list_pools(db, wanted, after=after, limit=query.limit))
-        return {"items": [shown(row) for row in page.rows], "next_cursor": cursors.make(listing, page.next_id)}
+        return {"items": page.rows, "next_cursor": cursors.make(listing, page.next_id)}
 
     @routes.get("/{pool_id}", summary="Show a pool with its numbers", response_model=PoolDetail)
     async def pool(pool_id: Id) -> dict[str, Any]:
         story = await database().run(lambda db: pool_story(db, pool_id, now=utcnow()))
         if story is None:
             raise not_found("pool")
-        return shown(story.pool) | {"counts": story.counts}
+        return {**story.pool._mapping, "counts": story.counts}
 
     return routes

@@ -24,6 +24,7 @@ from ostler.clock import utcnow
 from ostler.secrets import Secret
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim, add_pool, deliver, queued
+from tests.integration.web.api.conftest import serving
 from tests.rows import run_sql
 
 
@@ -186,6 +187,18 @@ def test_claims_and_pools_are_listed(operator: Operator) -> None:
     assert operator.json("claims", "--pool", pool["name"]) == [claim]
     for command in (("claims",), ("pool", "list"), ("pool", "list", "--why")):
         assert operator.run(*command).returncode == 0
+
+
+def test_json_of_pools_and_claims_has_the_units_of_the_api(operator: Operator) -> None:
+    (claim,), (pool,) = operator.json("claims"), operator.json("pool", "list")
+    with serving(operator.database) as api:
+        (claim_of_api,), (pool_of_api,) = (api.get(path).json()["items"] for path in ("/claims", "/pools"))
+    assert (pool["vcpu"], pool["memory_gib"]) == (2.0, 4.0)
+    for ours, theirs in ((claim, claim_of_api), (pool, pool_of_api)):
+        assert {name: ours[name] for name in ("vcpu", "memory_gib")} == {
+            name: theirs[name] for name in ("vcpu", "memory_gib")
+        }
+        assert "memory" not in ours
 
 
 def test_a_pool_says_how_it_stands_and_what_the_autoscaler_made_of_it(operator: Operator) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,8 +123,9 @@ def make_settings(database: Database) -> Settings:
     )
 
 
-@pytest.fixture
-def stage(database: Database) -> Iterator[Stage]:
+@contextmanager
+def serving(database: Database) -> Iterator[Stage]:
+    """Yield the API over a database."""
     outbox = PublisherOutbox()
     pool = ApiDatabase(database.engine)
     app = FastAPI()
@@ -139,3 +141,9 @@ def stage(database: Database) -> Iterator[Stage]:
     )
     client.close()
     pool.stop()
+
+
+@pytest.fixture
+def stage(database: Database) -> Iterator[Stage]:
+    with serving(database) as stage:
+        yield stage
