@@ -1,21 +1,24 @@
-"""`ostler pool list`: pools with the numbers of their Pods and jobs, and the last decision of the autoscaler.
+"""`ostler pool list` and `ostler pool show`: pools with their stored status, their jobs and the autoscaler's decision.
 
-The command reads only Postgres, so it also works while the cluster does not answer. `pool_changes` has the commands
-that change a pool.
+The numbers of Pods are those that the reconciler wrote into the status of the RunnerPool object. The commands read them
+from Postgres, so they also work while the cluster does not answer. `pool_changes` has the commands that change a pool.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.output import Json, Limit, age, fail, given_id, object_of, print_json, query
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.output import Json, Limit, age, fail, given_id, print_json, query
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
 from ostler.clock import utcnow
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from sqlalchemy import Connection
 
     from models.browse.pools import PoolStory, PoolTroubles
@@ -27,6 +30,15 @@ OUTLIVED = 3
 A Pod outlives its runner if a further container still runs after the poller and the runner have ended. A smaller number
 is no sign of a problem, because such Pods might only need more time to end.
 """
+
+OLD_STATUS = 60
+"""Seconds after which a status is reported as old. The reconciler confirms the status of each pool every 10 seconds."""
+
+_OTHERS = ("ending", "retiring", "unresponsive", "spent", "lost")
+"""States of Pods that have no column of their own in the list."""
+
+Seen = dict[str, Any]
+"""A pool as `--json` prints it."""
 
 app = typer.Typer(no_args_is_help=True, help="Show, convert, scale, pause, drain and detach pools.")
 
@@ -41,70 +53,156 @@ def list_(
     output: Output = None,
 ) -> None:
     """List pools with the numbers of their Pods and jobs."""
-    from models.browse.pools import PoolFilter, list_pools, pool_story, pool_troubles
+    from models.browse.pools import PoolFilter, list_pools, pool_story
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
 
-    def body(db: Connection) -> list[tuple[PoolStory, str]]:
+    def body(db: Connection) -> tuple[list[Seen], Obstacle | None]:
         page = list_pools(db, PoolFilter(deleted=None if everything else False), limit=limit)
-        stories = (pool_story(db, row.id, now=now) for row in page.rows)
-        return [
-            (story, _trouble(story, pool_troubles(db, story.pool.id, now=now)))
-            for story in stories
-            if story is not None
-        ]
+        obstacle = _obstacle(db, now=now)
+        stories = (pool_story(db, row.id) for row in page.rows)
+        return [_seen(db, story, obstacle, now=now) for story in stories if story is not None], obstacle
 
-    found = query(body)
-    stories = [story for story, _ in found]
+    found, obstacle = query(body)
+    general = "" if obstacle is None else obstacle.words
     if form is Form.NAME:
-        print_names(story.pool.name for story in stories)
+        print_names(each["name"] for each in found)
         return
     if form is Form.JSON:
-        print_json([{**object_of(story.pool), "counts": story.counts, "trouble": trouble} for story, trouble in found])
+        print_json(found)
         return
     if why:
-        _print_decisions(stories, wide=form is Form.WIDE)
+        _print_decisions(found, wide=form is Form.WIDE)
         return
+    if general:
+        typer.echo(general, err=True)
+    if old := [each["name"] for each in found if each["status"] and each["status"]["age_seconds"] > OLD_STATUS]:
+        typer.echo(
+            f"no reconcile has confirmed the status of {', '.join(map(plain, old))} for {OLD_STATUS} seconds or more: "
+            "check that a worker serves the queue `pools`, and that the API server answers (`ostler doctor`)",
+            err=True,
+        )
     print_table(
         (
-            Column("id", drop=8),
+            Column("id", drop=11),
             Column("pool", Kind.NAME),
-            Column("labels", Kind.TEXT, drop=9),
-            Column("scaling", Kind.TEXT, drop=10),
+            Column("labels", Kind.TEXT, drop=12),
+            Column("scaling", Kind.TEXT, drop=13),
             "replicas",
-            Column("pods", drop=6),
+            Column("pods", drop=8),
+            Column("starting", drop=4),
             "warm",
-            Column("reserved", drop=7),
+            Column("reserved", drop=9),
             "busy",
+            Column("other", Kind.TEXT, drop=5),
             "queued",
-            Column("held", drop=5),
-            Column("oldest", drop=4),
+            Column("held", drop=7),
+            Column("oldest", drop=6),
             "state",
+            Column("status age", drop=10),
             Column("what is wrong", Kind.TEXT),
         ),
         (
             (
-                story.pool.id,
-                story.pool.name,
-                ",".join(story.pool.labels),
-                _scaling(story),
-                story.pool.replicas,
-                story.counts.pods,
-                story.counts.warm,
-                story.counts.reserved,
-                story.counts.busy,
-                story.counts.queued,
-                story.counts.held,
-                age(story.counts.oldest_queued_at, now=now),
-                _state(story),
-                trouble,
+                each["id"],
+                each["name"],
+                ",".join(each["labels"]),
+                _scaling(each),
+                each["replicas"],
+                *(_number(each, name) for name in ("replicas", "starting", "warm", "reserved", "busy")),
+                _numbers(each, _OTHERS),
+                each["counts"].queued,
+                each["counts"].held,
+                age(each["counts"].oldest_queued_at, now=now),
+                each["state"],
+                _status_age(each, now=now),
+                "" if each["trouble"] == general else each["trouble"],  # it is above the table
             )
-            for story, trouble in found
+            for each in found
         ),
         empty="no pools",
         wide=form is Form.WIDE,
     )
+
+
+@app.command("show")
+def show(
+    pool: Annotated[str, typer.Argument(metavar="NAME|ID", help="name or id of the pool")], as_json: Json = False
+) -> None:
+    """Show one pool: its Pods by state, its jobs, its conditions, and the last decision of the autoscaler."""
+    from models.browse.pools import pool_story
+
+    now = utcnow()
+
+    def body(db: Connection) -> Seen | None:
+        number = pool_id(db, pool)
+        story = None if number is None else pool_story(db, number)
+        return None if story is None else _seen(db, story, _obstacle(db, now=now), now=now)
+
+    found = query(body)
+    if found is None:
+        fail(f"there is no pool {pool!r}; `ostler pool list --all` lists the pools")
+    if as_json:
+        print_json(found)
+        return
+    counts, (verdict, why) = found["counts"], _decision(found)
+    typer.echo(f"{plain(found['name'])} (id {found['id']}) in namespace {found['namespace']}: {found['state']}")
+    if found["trouble"]:
+        typer.echo(plain(found["trouble"]))
+    states = _numbers(found, ("starting", "warm", "reserved", "busy", *_OTHERS))
+    stale = _number(found, "stale")
+    typer.echo(f"Replicas: {found['replicas']}, {_scaling(found)}")
+    typer.echo(
+        "Pods:     no reconcile has counted them"
+        if found["status"] is None
+        else f"Pods:     {states or 'none'}{f'; {stale} of an older template' if stale else ''} "
+        f"(as of {_status_age(found, now=now)} ago)"
+    )
+    oldest = "" if counts.oldest_queued_at is None else f"; the oldest waits {age(counts.oldest_queued_at, now=now)}"
+    typer.echo(f"Jobs:     {counts.queued} queued, {counts.held} held{oldest}")
+    typer.echo(f"Size:     {found['vcpu']:g} vCPU, {found['memory_gib']:g} GiB")
+    typer.echo(f"Image:    {plain(found['image'])}")
+    typer.echo(f"Labels:   {plain(', '.join(found['labels']))}")
+    typer.echo(f"Scaling:  {f'{verdict}: ' if verdict else ''}{plain(why)}\n")
+    print_table(
+        ("condition", "status", "reason", "since", Column("message", Kind.TEXT)),
+        (
+            (each["type"], each["status"], each["reason"], each["lastTransitionTime"], each["message"])
+            for each in found["conditions"]
+        ),
+        empty="no conditions",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A problem that affects every pool: the word that replaces the state `ready`, and the effect and the cause."""
+
+    state: str
+    words: str
+
+
+def _seen(db: Connection, story: PoolStory, obstacle: Obstacle | None, *, now: datetime) -> Seen:
+    """Return a pool with the numbers of its Pods and jobs, its state in a word, and its problem."""
+    from models.browse.pools import pool_troubles, shown
+
+    state = _state(story)
+    trouble = _trouble(story, pool_troubles(db, story.pool.id, now=now))
+    if state == "ready" and obstacle is not None:
+        state, trouble = obstacle.state, trouble or obstacle.words
+    return {**shown(story.pool, now=now), "counts": story.counts, "state": state, "trouble": trouble}
+
+
+def _obstacle(db: Connection, *, now: datetime) -> Obstacle | None:
+    from models.db import epochs
+    from models.upstream import gates
+
+    epoch = epochs.read(db, now=now)
+    if epoch.older_since is not None:
+        return Obstacle("frozen", f"no job is matched and no Pod is retired: {epoch.doubt}")
+    closed = "; ".join(map(str, gates.shut(db)))
+    return Obstacle("gate closed", f"the autoscaler changes no pool: {closed}") if closed else None
 
 
 def _state(story: PoolStory) -> str:
@@ -157,12 +255,25 @@ def _drains(condition: Mapping[str, str]) -> bool:
     return (condition["type"], condition["status"]) == ("Draining", "True")
 
 
-def _scaling(story: PoolStory) -> str:
-    pool = story.pool
-    return f"+{pool.min_warm} warm, at most {pool.max_replicas}" if pool.autoscaled else "by hand"
+def _number(pool: Seen, name: str) -> int | None:
+    """Return a number of the pool's status, or None if no status is stored."""
+    return None if pool["status"] is None else pool["status"][name]
 
 
-def _print_decisions(stories: Sequence[PoolStory], *, wide: bool) -> None:
+def _numbers(pool: Seen, names: Sequence[str]) -> str:
+    """Return those of the named numbers that are not 0."""
+    return ", ".join(f"{number} {name}" for name in names if (number := _number(pool, name)))
+
+
+def _status_age(pool: Seen, *, now: datetime) -> str | None:
+    return None if pool["status"] is None else age(pool["status"]["at"], now=now)
+
+
+def _scaling(pool: Seen) -> str:
+    return f"+{pool['min_warm']} warm, at most {pool['max_replicas']}" if pool["autoscaled"] else "by hand"
+
+
+def _print_decisions(pools: Sequence[Seen], *, wide: bool) -> None:
     now = utcnow()
     print_table(
         (
@@ -175,26 +286,26 @@ def _print_decisions(stories: Sequence[PoolStory], *, wide: bool) -> None:
         ),
         (
             (
-                story.pool.name,
-                story.pool.replicas,
-                *_decision(story),
-                age(story.pool.scaled_up_at, now=now),
-                age(story.pool.scaled_down_at, now=now),
+                each["name"],
+                each["replicas"],
+                *_decision(each),
+                age(each["scaled_up_at"], now=now),
+                age(each["scaled_down_at"], now=now),
             )
-            for story in stories
+            for each in pools
         ),
         empty="no pools",
         wide=wide,
     )
 
 
-def _decision(story: PoolStory) -> tuple[str, str]:
+def _decision(pool: Seen) -> tuple[str, str]:
     """Return the verdict and the reason of the autoscaler's last decision."""
-    if not story.pool.autoscaled:
+    if not pool["autoscaled"]:
         return "", "autoscaling.enabled is false: `ostler pool scale` sets the replicas"
-    if not story.pool.scaling:
+    if not pool["scaling"]:
         return "", "the autoscaler has not checked it yet"
-    return story.pool.scaling["verdict"], story.pool.scaling["why"]
+    return pool["scaling"]["verdict"], pool["scaling"]["why"]
 
 
 def pool_id(db: Connection, given: str | None) -> int | None:

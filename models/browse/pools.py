@@ -1,4 +1,4 @@
-"""Queries for pools: a list of pools, and one pool with the numbers of its Pods and jobs."""
+"""Queries for pools: a list of pools, one pool with the numbers of its jobs, and the stored status of both."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
-from models.claims.matching import WEB_ALIVE
 from models.db.sql import text
 from models.pools.pod_rows import OVER
+from rules.pools.pod_states import PodState
 from rules.routing.holds import HoldReason
 
 _COLUMNS = """
@@ -19,9 +19,9 @@ _COLUMNS = """
     CAST(t.memory AS float8) / 1024 AS memory_gib, t.replicas, t.allowed_accounts, t.allowed_repositories,
     t.routing_priority, t.draining, t.paused, t.autoscaled, t.min_warm, t.max_replicas, t.scaled_up_at,
     t.scaled_down_at, t.scaling, coalesce(t.status -> 'conditions', '[]'::jsonb) AS conditions,
-    t.created_at, t.deleted_at
+    t.created_at, t.deleted_at, CASE WHEN t.deleted_at IS NULL THEN t.status END AS status,
+    greatest(t.status_at, t.status_checked_at) AS status_at
 """
-
 
 RECENT = timedelta(hours=1)
 """Age limit of the retire claims that `PoolTroubles.outlived` counts."""
@@ -43,10 +43,32 @@ class PoolFilter:
 
 @dataclass(frozen=True, slots=True)
 class PoolStory:
-    """A pool with the numbers of its runner Pods and its jobs."""
+    """A pool with the numbers of its jobs."""
 
     pool: Row[Any]
     counts: Row[Any]
+
+
+def shown(pool: Row[Any], *, now: datetime) -> dict[str, Any]:
+    """Return a pool of this module as the commands and the API show it.
+
+    `status` has the numbers that the reconciler wrote last, with the time at which a reconcile last found them to be
+    current. It is None before the first reconcile, and after the pool's object is gone.
+    """
+    fields = dict(pool._mapping)
+    stored, at = fields.pop("status"), fields.pop("status_at")
+    if stored is None or at is None:
+        return fields | {"status": None}
+    # A reconciler that does not know a state counts no Pod in it.
+    numbers = {name: stored.get(name, 0) for name in ("replicas", *map(str, PodState), "stale", "lost")}
+    return fields | {
+        "status": {
+            "at": at,
+            "age_seconds": max(0, int((now - at).total_seconds())),
+            "observed_generation": stored.get("observedGeneration", 0),
+            **numbers,
+        }
+    }
 
 
 def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, limit: int) -> Page:
@@ -59,42 +81,24 @@ def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, 
     return read(db, _COLUMNS, table="pools", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
 
 
-def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | None:
-    """Return a pool with its numbers, or None if there is no such pool.
+def pool_story(db: Connection, pool_id: int) -> PoolStory | None:
+    """Return a pool with the numbers of its queued jobs, or None if there is no such pool.
 
-    The numbers of Pods are counted as follows:
-
-    - `pods`: the Pods that are not recorded as gone.
-    - `warm`: the Pods that are offered now and are free.
-    - `reserved`: the Pods with a live job claim that is not delivered.
-    - `busy`: the Pods with a live job claim that is delivered.
-    - `retiring`: the Pods with a live retire claim.
+    The numbers of its Pods are in the pool's status. Only the reconciler counts Pods.
     """
     pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()
     if pool is None:
         return None
     counts = db.execute(
         text("""
-            SELECT (SELECT count(*) FROM runner_pods WHERE pool_id = :id AND gone_at IS NULL) AS pods,
-                   (SELECT count(*) FROM offers o
-                    JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :alive
-                    WHERE o.pool_id = :id AND o.until > :now
-                      AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
-                                      AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS warm,
-                   (SELECT count(*) FROM claims WHERE pool_id = :id AND ended_at IS NULL AND purpose = 'job'
-                      AND delivered_at IS NULL) AS reserved,
-                   (SELECT count(*) FROM claims WHERE pool_id = :id AND ended_at IS NULL AND purpose = 'job'
-                      AND delivered_at IS NOT NULL) AS busy,
-                   (SELECT count(*) FROM claims WHERE pool_id = :id AND ended_at IS NULL
-                      AND purpose = 'retire') AS retiring,
-                   (SELECT count(*) FROM jobs
+            SELECT (SELECT count(*) FROM jobs
                     WHERE pool_id = :id AND state = 'queued' AND hold_reason IS NULL) AS queued,
                    (SELECT count(*) FROM jobs
                     WHERE pool_id = :id AND state = 'queued' AND hold_reason IS NOT NULL) AS held,
                    (SELECT min(queued_at) FROM jobs
                     WHERE pool_id = :id AND state = 'queued' AND hold_reason IS NULL) AS oldest_queued_at
         """),
-        {"id": pool_id, "now": now, "alive": now - WEB_ALIVE},
+        {"id": pool_id},
     ).one()
     return PoolStory(pool, counts)
 

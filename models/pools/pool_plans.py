@@ -245,23 +245,34 @@ def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, no
     """Return True if a new `status` of a pool must be written now, and False otherwise.
 
     A changed status or reason of a condition is written at once. Any other change, also of a message, is written if at
-    least `every` seconds have passed since the last write.
+    least `every` seconds have passed since the last write. An unchanged status is confirmed at this interval.
     """
     before = pool.status
-    if before == status:
-        return False
     if before is None or _conditions(before) != _conditions(status):
         return True
-    return pool.status_at is None or (now - pool.status_at).total_seconds() >= every
+    last = pool.status_checked_at if before == status else pool.status_at
+    return last is None or (now - last).total_seconds() >= every
 
 
 def _conditions(status: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or ()]
 
 
-_STATUS = text("UPDATE pools SET status = CAST(:status AS jsonb), status_at = :now WHERE id = :id")
+_STATUS = text("""
+    UPDATE pools SET status = CAST(:status AS jsonb), status_at = :now, status_checked_at = :now WHERE id = :id
+""")
 
 
 def record_status(db: Connection, pool_id: int, status: str, *, now: datetime) -> None:
     """Record the status (JSON) that was written to the pool's object."""
     db.execute(_STATUS, {"id": pool_id, "status": status, "now": now})
+
+
+_CURRENT = text("""
+    UPDATE pools SET status_checked_at = :now WHERE id = :id AND status_at IS NOT DISTINCT FROM CAST(:at AS timestamptz)
+""")
+
+
+def confirm_status(db: Connection, pool: Row[Any], *, now: datetime) -> None:
+    """Record that the status of a pool's object is current. Do nothing if it was written after `pool` was read."""
+    db.execute(_CURRENT, {"id": pool.id, "at": pool.status_at, "now": now})

@@ -107,6 +107,7 @@ class Pool(Base):
     problem: Mapped[str | None] = mapped_column(comment="why its spec cannot be used")
     status: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="as written to the object last")
     status_at: Mapped[datetime | None] = mapped_column(comment="when that was")
+    status_checked_at: Mapped[datetime | None] = mapped_column(comment="when a reconcile last found it to be current")
     listed_at: Mapped[datetime | None] = mapped_column(comment="the last list that left no missing Pod unmarked")
 
 

@@ -45,6 +45,9 @@ def report(rt: Runtime, planned: Planned) -> None:
 def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version: str | None, now: datetime) -> None:
     """Write a pool's status if it has changed and the pool exists. If the write fails, the next reconcile repeats it.
 
+    The row has the status that was written last, and the time at which a reconcile last found this status to be
+    current. Commands and the API show both.
+
     `brake`: the brake of the pool, or None if the pool is not braked. `version`: a warning about the version of the
     pool's runner, or None if there is no reason for a warning.
     """
@@ -73,6 +76,9 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
     )
     status = status_of(stands, plan, before=pool.status, now=now)
     if not pool_plans.status_is_due(pool, status, every=STATUS_SECONDS, now=now):
+        return
+    if status == pool.status:
+        rt.transaction(pool_plans.confirm_status, pool, now=NOW)
         return
     try:
         patch_pool_status(

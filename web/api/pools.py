@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AliasChoices, BaseModel, Field
 
-from models.browse.pools import PoolFilter, list_pools, pool_story
+from models.browse.pools import PoolFilter, list_pools, pool_story, shown
 from ostler.clock import utcnow
 from rules.pools.scaling import Verdict
 from web.api.cursors import Cursors
@@ -49,6 +49,28 @@ class Condition(BaseModel):
     since: datetime = Field(validation_alias=AliasChoices("lastTransitionTime", "since"))
 
 
+class PoolStatus(BaseModel):
+    """The numbers of the pool's runner Pods in the status of the RunnerPool object, as Ostler last wrote them.
+
+    Each Pod is in one of the numbers `starting` to `spent`, except lost Pods.
+    """
+
+    at: datetime = Field(description="when a reconcile last found these numbers to be current")
+    age_seconds: int = Field(description="seconds since `at`", examples=[4])
+    observed_generation: int = Field(description="generation of the RunnerPool object that was reconciled")
+    replicas: int = Field(description="Pods that are neither spent nor lost", examples=[14])
+    starting: int = Field(description="Pods that have never polled")
+    warm: int = Field(description="Pods that poll and are free, and persistent runners that are online and free")
+    reserved: int = Field(description="Pods with a claim that is not delivered, or whose runner is not online yet")
+    busy: int = Field(description="Pods that execute a job or might have got one")
+    ending: int = Field(description="Pods whose job is over and whose containers still run")
+    retiring: int = Field(description="Pods that Ostler deletes")
+    unresponsive: int = Field(description="Pods that stopped polling")
+    spent: int = Field(description="Pods whose poller and runner have terminated")
+    stale: int = Field(description="Pods of an older template")
+    lost: int = Field(description="Pods on nodes that are gone, except spent Pods; they are in no other number")
+
+
 class Pool(Shown):
     """One RunnerPool."""
 
@@ -59,7 +81,7 @@ class Pool(Shown):
     labels: list[str] = Field(examples=[["self-hosted", "linux"]])
     vcpu: float = Field(description="vCPU of one Pod", examples=[2])
     memory_gib: float = Field(description="memory of one Pod in GiB", examples=[4])
-    replicas: int
+    replicas: int = Field(description="desired number of Pods", examples=[14])
     allowed_accounts: list[int]
     allowed_repositories: list[str]
     routing_priority: int
@@ -73,26 +95,24 @@ class Pool(Shown):
     scaled_up_at: datetime | None = Field(description="last scale-up by the autoscaler")
     scaled_down_at: datetime | None
     scaling: Decision | None = Field(description="last recorded decision of the autoscaler; null if there is none")
+    status: PoolStatus | None = Field(
+        description="null before the first reconcile, and after the RunnerPool object is gone"
+    )
     conditions: list[Condition] = Field(description="Ready, Draining and Degraded; empty before the first check")
     created_at: datetime
     deleted_at: datetime | None
 
 
 class PoolCounts(Shown):
-    """The numbers of runner Pods and jobs of the pool."""
+    """The numbers of queued jobs of the pool, at the time of the request."""
 
-    pods: int = Field(description="Pods that are not known to be gone")
-    warm: int = Field(description="Pods that poll and are free")
-    reserved: int = Field(description="Pods with a job claim that is not delivered")
-    busy: int = Field(description="Pods with a job claim that is delivered")
-    retiring: int
     queued: int = Field(description="jobs that wait for a Pod of the pool")
     held: int = Field(description="queued jobs of the pool with a hold reason")
     oldest_queued_at: datetime | None
 
 
 class PoolDetail(Pool):
-    """A pool, and how many Pods and jobs it has."""
+    """A pool, and how many jobs wait for it."""
 
     counts: PoolCounts
 
@@ -107,13 +127,17 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
         after = cursors.read(listing, query.cursor)
         wanted = PoolFilter(name=query.name, deleted=query.deleted)
         page = await database().run(lambda db: list_pools(db, wanted, after=after, limit=query.limit))
-        return {"items": page.rows, "next_cursor": cursors.make(listing, page.next_id)}
+        now = utcnow()
+        return {
+            "items": [shown(row, now=now) for row in page.rows],
+            "next_cursor": cursors.make(listing, page.next_id),
+        }
 
     @routes.get("/{pool_id}", summary="Show a pool with its numbers", response_model=PoolDetail)
     async def pool(pool_id: Id) -> dict[str, Any]:
-        story = await database().run(lambda db: pool_story(db, pool_id, now=utcnow()))
+        story = await database().run(lambda db: pool_story(db, pool_id))
         if story is None:
             raise not_found("pool")
-        return {**story.pool._mapping, "counts": story.counts}
+        return shown(story.pool, now=utcnow()) | {"counts": story.counts}
 
     return routes

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -183,7 +184,8 @@ def test_claims_and_pools_are_listed(operator: Operator) -> None:
     assert operator.json("claims", "--state", "ended") == []
     assert operator.json("claims", "--job", "11") == [claim]
     (pool,) = operator.json("pool", "list")
-    assert (pool["counts"]["busy"], pool["counts"]["queued"]) == (1, 1)
+    assert (pool["counts"]["queued"], pool["counts"]["held"]) == (1, 0)
+    assert pool["status"] is None, "no reconcile has counted its Pods"
     assert operator.json("claims", "--pool", pool["name"]) == [claim]
     for command in (("claims",), ("pool", "list"), ("pool", "list", "--why")):
         assert operator.run(*command).returncode == 0
@@ -237,6 +239,125 @@ def test_a_pool_says_how_it_stands_and_what_the_autoscaler_made_of_it(operator: 
     assert "paused" in operator.run("pool", "list").stdout
     operator.execute("UPDATE pools SET draining = true")
     assert "draining" in operator.run("pool", "list").stdout
+
+
+READY = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "PodsAvailable",
+    "message": "Enough Pods are available",
+    "lastTransitionTime": "2026-11-22T10:00:00Z",
+}
+COUNTED = {
+    "observedGeneration": 3,
+    "replicas": 9,
+    "starting": 3,
+    "warm": 2,
+    "busy": 1,
+    "retiring": 2,
+    "unresponsive": 1,
+}
+
+
+def count_pods(operator: Operator, *, ago: str = "4 s", **more: Any) -> None:
+    """Store a status as a reconcile does. The name of the pool becomes `linux`."""
+    stored = {**COUNTED, "stale": 4, "lost": 0, "conditions": [READY], **more}
+    operator.execute(
+        "UPDATE pools SET name = 'linux', status = CAST(:status AS jsonb), status_at = now() - interval '1 day', "
+        "status_checked_at = now() - CAST(:ago AS interval)",
+        status=json.dumps(stored),
+        ago=ago,
+    )
+
+
+def test_pool_list_shows_every_pod_in_one_number(operator: Operator) -> None:
+    count_pods(operator, lost=2)
+    head, row = (re.split(r"  +", line) for line in operator.run("pool", "list").stdout.splitlines())
+    cells = dict(zip(head, row, strict=True))
+    assert {name: cells[name] for name in ("pods", "starting", "warm", "reserved", "busy", "other", "queued")} == {
+        "pods": "9",
+        "starting": "3",
+        "warm": "2",
+        "reserved": "0",
+        "busy": "1",
+        "other": "2 retiring, 1 unresponsive, 2 lost",
+        "queued": "1",
+    }
+    assert (cells["state"], cells["status age"]) == ("ready", "4s")
+
+
+def test_pool_show_has_the_numbers_the_jobs_and_the_conditions(operator: Operator) -> None:
+    count_pods(operator)
+    (listed,) = operator.json("pool", "list")
+    found = operator.json("pool", "show", "linux")
+    for pool in (listed, found):
+        assert pool["status"].pop("age_seconds") in range(4, 60)
+        assert pool["status"].pop("at")
+    assert found == listed
+    assert (found["status"]["starting"], found["status"]["spent"], found["state"]) == (3, 0, "ready")
+
+    words = operator.run("pool", "show", str(found["id"])).stdout
+    assert words.startswith(f"linux (id {found['id']}) in namespace {found['namespace']}: ready\n")
+    assert "3 starting, 2 warm, 1 busy, 2 retiring, 1 unresponsive; 4 of an older template (as of " in words
+    assert "1 queued, 0 held; the oldest waits" in words
+    assert "2 vCPU, 4 GiB" in words
+    assert "`ostler pool scale` sets the replicas" in words
+    assert "Enough Pods are available" in words
+
+    operator.execute("UPDATE pools SET status = NULL")
+    assert "no reconcile has counted them" in operator.run("pool", "show", "linux").stdout
+    missing = operator.run("pool", "show", "99")
+    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+    assert "there is no pool '99'" in missing.stderr
+
+
+def test_pool_without_an_object_has_no_numbers(operator: Operator) -> None:
+    count_pods(operator)
+    operator.execute("UPDATE pools SET deleted_at = now()")
+    (pool,) = operator.json("pool", "list", "--all")
+    assert (pool["state"], pool["status"]) == ("gone", None)
+
+
+def test_status_that_nobody_confirms_is_reported_as_old(operator: Operator) -> None:
+    count_pods(operator)
+    assert operator.run("pool", "list").stderr == ""
+    count_pods(operator, ago="5 minutes")
+    done = operator.run("pool", "list")
+    assert "no reconcile has confirmed the status of linux" in done.stderr
+    assert "5m" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "state", "words"),
+    [
+        (
+            "UPDATE epochs SET older_since = now(), why = 'Postgres is at epoch 1'",
+            "frozen",
+            "Postgres is older than the cluster",
+        ),
+        (
+            "INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '9 of 9 calls failed')",
+            "gate closed",
+            "the gate of github has been closed since",
+        ),
+    ],
+    ids=["frozen", "gate"],
+)
+def test_pool_is_not_called_ready_during_a_freeze_or_with_a_closed_gate(
+    operator: Operator, obstacle: str, state: str, words: str
+) -> None:
+    count_pods(operator)
+    operator.execute(obstacle)
+    done = operator.run("pool", "list")
+    assert (state in done.stdout, "ready" in done.stdout) == (True, False)
+    assert words in done.stderr
+    (pool,) = operator.json("pool", "list")
+    assert (pool["state"], words in pool["trouble"]) == (state, True)
+    shown = operator.run("pool", "show", "linux").stdout
+    assert (words in shown, ": ready" in shown) == (True, False)
+
+    operator.execute("UPDATE pools SET paused = true")
+    assert operator.json("pool", "list")[0]["state"] == "paused"
 
 
 def test_pool_list_names_refused_mints_and_company_that_stays(operator: Operator) -> None:
