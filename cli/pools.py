@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.output import Json, Limit, age, fail, given_id, print_json, query
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_note, print_table
 from ostler.clock import utcnow
 
 if TYPE_CHECKING:
@@ -76,12 +76,11 @@ def list_(
         _print_decisions(found, wide=form is Form.WIDE)
         return
     if general:
-        typer.echo(general, err=True)
+        print_note(general)
     if old := [each["name"] for each in found if each["status"] and each["status"]["age_seconds"] > OLD_STATUS]:
-        typer.echo(
-            f"no reconcile has confirmed the status of {', '.join(map(plain, old))} for {OLD_STATUS} seconds or more: "
-            "check that a worker serves the queue `pools`, and that the API server answers (`ostler doctor`)",
-            err=True,
+        print_note(
+            f"no reconcile has confirmed the status of {', '.join(old)} for {OLD_STATUS} seconds or more: check that a "
+            "worker serves the queue `pools`, and that the API server answers (`ostler doctor`)"
         )
     print_table(
         (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, print_next_page, query
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_note, print_table
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import reason_of
@@ -42,7 +42,7 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
     now = utcnow()
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
-        typer.echo(f"No Pod can be retired and no runner deregistered now: {obstacle}", err=True)
+        print_note(f"No Pod can be retired and no runner deregistered now: {obstacle}")
     if form is Form.JSON:
         print_json([asdict(each) for each in found])
         return

@@ -90,11 +90,13 @@ def print_table(
     sys.stdout.writelines(f"{line}\n" for line in body)
     if dropped:
         sys.stdout.flush()
-        told = wrap(
-            f"columns that do not fit: {', '.join(dropped)}; --wide shows them",
-            width or LEAST_TEXT,
-        )
-        typer.echo("\n".join(told), err=True)
+        print_note(f"columns that do not fit: {', '.join(dropped)}; --wide shows them")
+
+
+def print_note(text: str) -> None:
+    """Print a note about a table on stderr. If stderr is a terminal, lines break between words."""
+    lines = wrap(plain(text), shutil.get_terminal_size().columns) if sys.stderr.isatty() else [plain(text)]
+    typer.echo("\n".join(lines), err=True)
 
 
 def lay_out(
