@@ -70,9 +70,17 @@ def scale(
         else f"{name} has {after.replicas} replicas already",
         as_json=as_json,
     )
-    if after.paused and not as_json:
+    if as_json:
+        return
+    if after.paused:
         typer.echo(
             f"{name} is paused: the reconciler creates and retires no Pod until `ostler pool resume {name}`", err=True
+        )
+    if after.problem is not None:
+        typer.echo(
+            f"the spec of {name} is invalid: {after.problem}; the reconciler creates and retires no Pod until you "
+            "correct the spec",
+            err=True,
         )
 
 
@@ -151,8 +159,8 @@ def drain(
         if not pool.has_finalizer:
             fail(
                 f"pool {name} lacks the finalizer ostler.dev/drain, so the cluster might delete its busy Pods together "
-                "with the pool. A worker on the queue `pools` adds the finalizer within seconds: check that one runs "
-                "(`ostler doctor`), then try again"
+                "with the pool. A worker on the queue `pools` adds the finalizer to every pool within seconds: check "
+                "that one runs (`ostler doctor`), then try again"
             )
         drain_pool(kube, pool)
         return pool

@@ -94,15 +94,15 @@ def pool_changed(*, namespace: str, pool: str) -> None:
 
 
 def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
-    """Mirror a pool, or record why it cannot be used.
+    """Add the finalizer to a pool, and mirror the pool or record why it cannot be used.
 
     Return True if jobs might be routed to another pool now; False otherwise. A pool whose spec cannot be used becomes
     Degraded and keeps its Pods.
     """
     pool = read_newest(rt, pool)
+    finalizers.add_finalizer_if_missing(rt, pool)
     problem = problem_of(rt, pool)
     if problem is None:
-        finalizers.add_finalizer_if_missing(rt, pool)
         return mirror_pool(rt, pool)
     log.warning("pool.unusable", namespace=pool.namespace, pool=pool.name, problem=problem)
     mark_unusable(rt, pool, problem=problem)

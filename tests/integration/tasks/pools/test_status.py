@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.client import MERGE_PATCH, KubeClient
 from k8s_adapters.draining import add_finalizer
 from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
+from lab.control_plane import ClusterAccess
 from tasks.pools.mirror_pools import mirror_pool, pool_changed
 from tasks.pools.reconcile import reconcile
 from tasks.worker.runtime import runtime
+from tests.integration.cli.test_operator import run_command
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
     beats,
@@ -247,6 +249,52 @@ def test_a_change_that_the_watch_tells_of_is_mirrored_for_that_pool_alone(stage:
     pool_changed.run(namespace=stage.namespace, pool="large")
     (row,) = stage.rows("SELECT deleted_at FROM pools WHERE name = 'large'")
     assert row.deleted_at is not None
+
+
+NEVER_USABLE: dict[str, dict[str, Any]] = {
+    "InvalidSpec": {"podTemplate": UNUSABLE},
+    "ContainerJobsDisabled": {"containers": {"mode": "kubernetes", "vcpu": "1500m", "memoryMib": 1000}},
+    "PodSecurityNotAllowed": {"security": {"podSecurity": "baseline"}},
+}
+
+
+@pytest.mark.parametrize("reason", NEVER_USABLE)
+def test_pool_that_was_never_usable_is_changed_and_drained_by_command(
+    stage: Stage, control_plane: ClusterAccess, reason: str
+) -> None:
+    body = {"image": "i", "runnerLabels": ["a"], "replicas": 1, **NEVER_USABLE[reason]}
+    create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
+    assert condition(stage, "Degraded")["reason"] == reason
+    shell = {
+        "HOME": "/nonexistent",
+        "OSTLER_KUBECONFIG": str(control_plane.kubeconfig),
+        "OSTLER_NAMESPACE": stage.namespace,
+    }
+
+    for change in (("pause", "small"), ("resume", "small"), ("scale", "small", "3")):
+        done = run_command(shell, "pool", *change)
+        assert done.returncode == 0, done.stderr
+    assert (reason == "InvalidSpec") == ("the spec of small is invalid" in done.stderr)
+
+    done = run_command(shell, "pool", "drain", "small", "--yes", "--no-wait")
+    assert (done.returncode, done.stderr) == (0, "")
+    kept(stage)
+    kept(stage)
+    assert get_pool(stage.kube, namespace=stage.namespace, name="small") is None
+    assert run_command(shell, "pool", "detach", "--yes").returncode == 0
+
+
+def test_finalizer_of_a_degraded_pool_is_added_again(stage: Stage) -> None:
+    stage.pool(replicas=1)
+    kept(stage)
+    spec(stage, podTemplate=UNUSABLE)
+    kept(stage)
+    path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/small"
+    stage.kube.request("PATCH", path, body={"metadata": {"finalizers": []}}, content_type=MERGE_PATCH)
+    kept(stage)
+    found = get_pool(stage.kube, namespace=stage.namespace, name="small")
+    assert found is not None
+    assert found.has_finalizer
 
 
 def test_a_held_pool_without_a_row_drains_though_it_cannot_be_used(stage: Stage) -> None:
