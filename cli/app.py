@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cli import (
     accounts,
@@ -29,11 +30,28 @@ from cli.healthy import Process, problem_of
 from cli.kubeconfigs import Kubeconfig
 from cli.output import speaking_to_postgres
 from ostler import clock
-from ostler.settings import Logs, Settings, load, load_stores, unread_variables
+from ostler.settings import Logs, Settings, expected, load, load_stores, unread_variables
 from ostler.variables import CLOCK_OFFSET
+
+
+class Commands(TyperGroup):
+    """The subcommands, with the project's own words for a wrong value of an option or an argument."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand. The library reports a wrong value with the message of pydantic, which is replaced."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            problems = getattr(error.__cause__, "errors", None)
+            if problems is not None:
+                problem = problems()[0]
+                error.message = f"found {problem['input']!r}; {expected(problem)}"
+            raise
+
 
 app = typer.Typer(
     name="ostler",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -780,6 +780,24 @@ def http_address(value: str, *, path: bool = False) -> str:
     return value
 
 
+def expected(problem: ErrorDetails) -> str:
+    """Return a description of the expected value of a setting, an option or an argument, in plain words.
+
+    For a type of problem without a description of its own, return pydantic's message.
+    """
+    match problem["type"]:
+        case "int_parsing" | "int_type" | "int_from_float":
+            return "must be a whole number"
+        case "float_parsing" | "float_type" | "finite_number":
+            return "must be a number"
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
+        case _:
+            said = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+            _, is_choice, choices = said.partition(" is not one of ")
+            return f"must be one of {choices}" if is_choice else said.replace("Input should be", "must be")
+
+
 def describe(error: ValidationError, kind: type[BaseSettings]) -> str:
     """Return one line for each problem in an environment: the variable, its value and the expected value.
 
@@ -799,7 +817,7 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
         return f"{variable(name)}: it is not set; {field.description}{hint}"
     hidden = "Secret" in str(field.annotation)
     found = "found an invalid value (hidden)" if hidden else f"found {problem['input']!r}"
-    return f"{variable(name)}: {found}; {_expected(problem)}; {field.description}"
+    return f"{variable(name)}: {found}; {expected(problem)}; {field.description}"
 
 
 def _timing_problem(problem: ErrorDetails) -> str:
@@ -809,24 +827,7 @@ def _timing_problem(problem: ErrorDetails) -> str:
         near = nearest(key, Timings.model_fields)
         meant = "docs/configuration.md lists them" if near is None else f"did you mean {near}?"
         return f"unknown timing {key!r}; {meant}"
-    return f"{key}: found {problem['input']!r}; {_expected(problem)}; {Timings.model_fields[key].description}"
-
-
-def _expected(problem: ErrorDetails) -> str:
-    """Return a description of the expected value in plain words.
-
-    For a type of problem without a description of its own, return pydantic's message.
-    """
-    match problem["type"]:
-        case "int_parsing" | "int_type" | "int_from_float":
-            return "must be a whole number"
-        case "float_parsing" | "float_type" | "finite_number":
-            return "must be a number"
-        case "bool_parsing" | "bool_type":
-            return "must be true or false"
-        case _:
-            said = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-            return said.replace("Input should be", "must be")
+    return f"{key}: found {problem['input']!r}; {expected(problem)}; {Timings.model_fields[key].description}"
 
 
 def known_variables() -> frozenset[str]:
