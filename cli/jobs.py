@@ -149,7 +149,8 @@ def job(
     moments = [moment("job", event) for event in story.events]
     moments += [moment(f"claim {event.claim_id}", event) for event in of_claims]
     for claim, end in zip(story.claims, ends, strict=True):
-        at = claim.deletion_at or claim.pod_over_at or claim.pod_gone_at
+        first = None if claim.deleted_first is False else claim.deletion_at
+        at = first or claim.pod_over_at or claim.deletion_at or claim.pod_gone_at
         if at is not None:
             moments.append((at, f"pod {claim.pod}", None, "ended", None, end, None))
     print_timeline(moments, empty="no events are recorded for it", wide=wide)

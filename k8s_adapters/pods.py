@@ -123,6 +123,17 @@ class PodSeen:
         return self.phase in {"Succeeded", "Failed"} or (self.terminating and self.node is None)
 
     @property
+    def deleted_first(self) -> bool | None:
+        """Return True if the deletion of the Pod was requested before `poller` and `runner` ended; False if after.
+
+        Return None if this state does not show the order: neither has happened, or both have.
+        """
+        ended = self.phase in {"Succeeded", "Failed"} or (
+            self.poller_exit_code is not None and self.runner_exit_code is not None
+        )
+        return None if ended is self.terminating else self.terminating
+
+    @property
     def is_over(self) -> bool:
         """Return True if the containers `poller` and `runner` have terminated, even if other containers still run.
 

@@ -48,11 +48,13 @@ log = get_logger(__name__)
 class Ending(TypedDict):
     """Last observation of a Pod that is gone. The observation is only shown to people.
 
-    `deletion_at` is the time of the deletion request in ISO 8601. A value is None if the watch did not observe the
-    value.
+    `deletion_at` is the time of the deletion request in ISO 8601. `deleted_first` is true if the watch saw the deletion
+    request before the containers `poller` and `runner` had ended, and false if it saw their end before. A value is None
+    if the watch did not observe the value.
     """
 
     deletion_at: str | None
+    deleted_first: bool | None
     reason: str | None
     runner_exit_code: int | None
 

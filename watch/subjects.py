@@ -83,7 +83,7 @@ class Pods:
         ended = item.is_terminal or item.is_outlived
         unstamped = item.owner is None and item.poller_exit_code is not None and not item.is_over
         if item.terminating or deleted or item.is_over:
-            self._endings[item.uid] = _ending(item)
+            self._endings[item.uid] = _ending(item, before=self._endings.get(item.uid))
         sight = Sight(item.pool or "", terminal=ended, ready=item.runner_ready, unstamped=unstamped)
         self._note(item.uid, None if deleted else sight)
 
@@ -97,9 +97,14 @@ class Pods:
             self._sights[uid] = after
 
 
-def _ending(pod: PodSeen) -> Ending:
+def _ending(pod: PodSeen, *, before: Ending | None) -> Ending:
+    """Return how a Pod ended. `before` is the result for an earlier state of the Pod, or None.
+
+    The first state in which the Pod had ended or was being deleted shows what came first.
+    """
     return Ending(
         deletion_at=None if pod.deletion_at is None else pod.deletion_at.isoformat(),
+        deleted_first=pod.deleted_first if before is None else before["deleted_first"],
         reason=pod.exit_reason,
         runner_exit_code=pod.runner_exit_code,
     )

@@ -158,15 +158,13 @@ def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | 
     """Return the Pod that was lost while the job had a delivered claim on it, or None if no Pod was lost.
 
     Only the Pod of the last delivered claim of the job is checked. This Pod was lost if the claim ended because the Pod
-    disappeared or was spent. The Pod was also lost if its deletion began before the job was over and no retire claim
-    caused the deletion.
+    disappeared or was spent. The Pod was also lost if another client deleted it before the job was over.
     """
     claim = next((claim for claim in reversed(claims) if claim.delivered_at is not None), None)
     if claim is None:
         return None
     end = pod_ends.end_of(claim)
-    cut = end.deletion_at is not None and not end.ours and (over_at is None or end.deletion_at <= over_at)
-    if cut or claim.end_reason in {EndReason.POD_GONE, EndReason.POD_SPENT}:
+    if end.cut_job(over_at=over_at) or claim.end_reason in {EndReason.POD_GONE, EndReason.POD_SPENT}:
         return LostPod(claim.pod, end)
     return None
 

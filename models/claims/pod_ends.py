@@ -21,17 +21,25 @@ from rules.claims.pod_events import PodEvent
 LONGEST_REASON = 200
 """Greatest length of a stored reason, in characters."""
 
-COLUMNS = """
-    p.deletion_at, p.exit_reason, p.poller_exit_code, p.runner_exit_code, p.terminal_at IS NOT NULL AS pod_over,
-    p.gone_at IS NOT NULL AS pod_gone, p.event_reason, p.event_by, p.event_message,
-    EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.purpose = 'retire'
-            AND (p.deletion_at IS NULL OR r.created_at <= p.deletion_at + interval '1 second')) AS pod_retired
+_OURS = """
+    (p.deletion_sent_at IS NOT NULL
+     OR EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.purpose = 'retire'
+                AND (p.deletion_at IS NULL OR r.created_at <= p.deletion_at + interval '1 second')))
 """
-"""SQL columns that `end_of` reads, from a row `p` of `runner_pods`.
+"""SQL condition on a row `p` of `runner_pods`: Ostler deleted the Pod.
 
-`pod_retired` is true if a retire claim was inserted before the recorded deletion of the Pod or up to one second later.
-This second is needed because the API server reports times in whole seconds.
+The retire claim is evidence for Pods that an earlier version deleted, and for rows that were locked when the request
+should have been recorded. One second is added because the API server reports times in whole seconds.
 """
+
+COLUMNS = f"""
+    p.deletion_at, p.deleted_first, p.exit_reason, p.poller_exit_code, p.runner_exit_code,
+    p.terminal_at IS NOT NULL AS pod_over, p.gone_at IS NOT NULL AS pod_gone, p.event_reason, p.event_by,
+    p.event_message, {_OURS} AS deleted_by_ostler,
+    EXISTS (SELECT FROM pools l
+            WHERE l.id = p.pool_id AND coalesce(l.draining_since, l.deleted_at) <= p.deletion_at) AS pool_deleted_first
+"""
+"""SQL columns that `end_of` reads, from a row `p` of `runner_pods`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class Ending:
     deletion_at: datetime | None
     reason: str | None
     runner_exit_code: int | None
+    deleted_first: bool | None = None
 
 
 SEEN = f"""
@@ -74,22 +83,39 @@ def record(db: Connection, endings: Mapping[str, Ending]) -> int:
     for uid in free:
         found = endings[uid]
         pod_facts.record_ending(
-            db, uid, deletion_at=found.deletion_at, reason=found.reason, runner_exit_code=found.runner_exit_code
+            db,
+            uid,
+            deletion_at=found.deletion_at,
+            deleted_first=found.deleted_first,
+            reason=found.reason,
+            runner_exit_code=found.runner_exit_code,
         )
     return len(free)
 
 
-_LOST = """
-    p.events_read_at IS NULL AND p.exit_reason IS DISTINCT FROM 'Completed'
-    AND NOT EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.purpose = 'retire'
-                    AND (p.deletion_at IS NULL OR r.created_at <= p.deletion_at + interval '1 second'))
+def record_request(db: Connection, pod_uid: str, *, now: datetime) -> None:
+    """Record that Ostler is about to request the deletion of a Pod. A row that another session has locked is skipped.
+
+    The caller has seen that no other client requested the deletion before.
+    """
+    free = db.execute(
+        text("SELECT 1 FROM runner_pods WHERE uid = :uid AND deletion_sent_at IS NULL FOR NO KEY UPDATE SKIP LOCKED"),
+        {"uid": pod_uid},
+    ).one_or_none()
+    if free is not None:
+        pod_facts.record_deletion_sent(db, pod_uid, now=now)
+
+
+_LOST = f"""
+    p.events_read_at IS NULL AND p.exit_reason IS DISTINCT FROM 'Completed' AND NOT {_OURS}
     AND EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid AND c.purpose = 'job'
                 AND (c.end_reason IN ('pod_gone', 'pod_spent') OR (:live AND c.ended_at IS NULL)
-                     OR (c.delivered_at IS NOT NULL AND c.ended_at >= p.deletion_at + interval '1 second')))
+                     OR (c.delivered_at IS NOT NULL AND p.deleted_first IS NOT FALSE
+                         AND c.ended_at >= p.deletion_at + interval '1 second')))
 """
 """SQL condition on a row `p` of `runner_pods`: the Pod ended before its job, and its Events are unread.
 
-The condition is false if Ostler retired the Pod. A Pod also ended before its job if its deletion was requested before
+The condition is false if Ostler deleted the Pod. A Pod also ended before its job if its deletion was requested before
 its delivered claim ended, even if the webhook `completed` ended the claim. The API server reports times in whole
 seconds, so the claim must have ended at least one second after the recorded deletion.
 """
@@ -164,13 +190,15 @@ def end_of(row: Row[Any]) -> PodEnd:
     """Return the end of a Pod from a row that has `COLUMNS`."""
     return PodEnd(
         deletion_at=row.deletion_at,
+        deleted_first=row.deleted_first,
         reason=row.exit_reason,
         poller_exit_code=row.poller_exit_code,
         runner_exit_code=row.runner_exit_code,
         over=row.pod_over,
         gone=row.pod_gone,
-        ours=row.pod_retired,
+        ours=row.deleted_by_ostler,
         event=None
         if row.event_reason is None
         else PodEvent(reason=row.event_reason, component=row.event_by or "", note=row.event_message or ""),
+        of_deleted_pool=row.pool_deleted_first,
     )

@@ -70,17 +70,32 @@ def record_pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) 
 
 
 def record_ending(
-    db: Connection, uid: str, *, deletion_at: datetime | None, reason: str | None, runner_exit_code: int | None
+    db: Connection,
+    uid: str,
+    *,
+    deletion_at: datetime | None,
+    deleted_first: bool | None,
+    reason: str | None,
+    runner_exit_code: int | None,
 ) -> None:
     """Record how a Pod ended. Values that are already recorded are not replaced."""
     db.execute(
         text("""
             UPDATE runner_pods SET deletion_at = coalesce(deletion_at, :at),
+                   deleted_first = coalesce(deleted_first, :first),
                    exit_reason = coalesce(exit_reason, :reason),
                    runner_exit_code = coalesce(runner_exit_code, :code)
             WHERE uid = :uid
         """),
-        {"uid": uid, "at": deletion_at, "reason": reason, "code": runner_exit_code},
+        {"uid": uid, "at": deletion_at, "first": deleted_first, "reason": reason, "code": runner_exit_code},
+    )
+
+
+def record_deletion_sent(db: Connection, uid: str, *, now: datetime) -> None:
+    """Record that Ostler requests the deletion of a Pod, and when Ostler did so first."""
+    db.execute(
+        text("UPDATE runner_pods SET deletion_sent_at = coalesce(deletion_sent_at, :now) WHERE uid = :uid"),
+        {"uid": uid, "now": now},
     )
 
 

@@ -71,6 +71,12 @@ class RunnerPod(Base):
     deletion_at: Mapped[datetime | None] = mapped_column(
         comment="when its deletion was asked for, as the watch saw it; only shown"
     )
+    deleted_first: Mapped[bool | None] = mapped_column(
+        comment="whether the watch saw its deletion before the end of poller and runner; only shown; NULL: unknown"
+    )
+    deletion_sent_at: Mapped[datetime | None] = mapped_column(
+        comment="when Ostler first asked for its deletion, unless another client had asked before; only shown"
+    )
     events_read_at: Mapped[datetime | None] = mapped_column(
         comment="when Kubernetes was asked for Events about its end"
     )

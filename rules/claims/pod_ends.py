@@ -1,8 +1,8 @@
 """Descriptions of a runner Pod's end, built from observations of the Pod's deletion and containers.
 
-Ostler deletes no Pod that has a live job claim (law L7). If a deletion was requested while the Pod had such a claim,
-another client requested the deletion. Examples are a person, a drain, the scheduler, a controller of Kubernetes, and
-the kubelet.
+Most Pods are deleted after their end: by Ostler's reconciler, or by the controller of their StatefulSet. Another client
+is named only with evidence: the watch saw the deletion of a Pod whose containers had not ended, and Ostler did not
+request this deletion. Examples of such a client are a person, a drain, the scheduler and a controller of Kubernetes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from rules.claims.pod_events import PodEvent
 class How(StrEnum):
     """Cause of the end of a Pod, used as a metric label.
 
-    `deleted` means that the deletion of the Pod was requested, and that Kubernetes gave no reason from `_REASONS`.
+    `deleted` means that the deletion of the Pod was requested before its containers had ended, as far as was observed,
+    and that Kubernetes gave no reason from `_REASONS`.
     `unknown` means that the end was not observed.
     """
 
@@ -55,20 +56,25 @@ Sources in the Kubernetes documentation: "Pod disruption conditions", "Node-pres
 """
 
 _OTHERS = "by a client other than Ostler"
-_AUDIT = f"{_OTHERS}; the audit log of the API server names the client"
+_COLLECTOR = "by the garbage collector of Kubernetes or another client, while its pool was being deleted"
+_AUDIT = "; the audit log of the API server names the client"
 
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
     """Observations of the end of a Pod. None and False mean "not observed".
 
-    `deletion_at` is the time of the deletion request. `reason` is Kubernetes' reason for the end of the Pod or of its
-    container `runner`. `over` is true if the containers `poller` and `runner` of the Pod were seen terminated. `ours`
-    is true if Ostler deleted the Pod under a retire claim. `gone` is true if the Pod does not exist any more. `event`
-    is the Event of another component about the Pod's end.
+    `deletion_at` is the time of the deletion request, in whole seconds of the API server's clock. `deleted_first` is
+    true if the deletion was requested before the containers `poller` and `runner` had ended, false if they had ended
+    before, and None if the order was not observed. `reason` is Kubernetes' reason for the end of the Pod or of its
+    container `runner`. `over` is true if both containers were seen terminated. `ours` is true if Ostler requested the
+    deletion before it saw a request of another client. `gone` is true if the Pod does not exist any more. `event` is
+    the Event of another component about the Pod's end. `of_deleted_pool` is true if the deletion of the pool was
+    requested before the deletion of the Pod.
     """
 
     deletion_at: datetime | None = None
+    deleted_first: bool | None = None
     reason: str | None = None
     poller_exit_code: int | None = None
     runner_exit_code: int | None = None
@@ -76,6 +82,7 @@ class PodEnd:
     gone: bool = False
     ours: bool = False
     event: PodEvent | None = None
+    of_deleted_pool: bool = False
 
     @property
     def how(self) -> How:
@@ -83,30 +90,44 @@ class PodEnd:
         named = _named(self.reason)
         if named is not None:
             return named[0]
-        if self.deletion_at is not None:
+        if self.deletion_at is not None and self.deleted_first is not False:
             return How.DELETED
         if self.runner_exit_code is not None or self.over:
             return How.COMPLETED if (self.runner_exit_code or 0) == 0 else How.FAILED
         return How.UNKNOWN
 
+    def cut_job(self, *, over_at: datetime | None) -> bool:
+        """Return True if another client deleted the Pod before its job was over.
+
+        `over_at` is the time at which GitHub ended the job, in whole seconds of GitHub's clock, or None if the job is
+        not over. If nobody observed that the Pod had not ended, a deletion in the same second proves nothing.
+        """
+        if self.deletion_at is None or self.ours or self.deleted_first is False:
+            return False
+        if over_at is None:
+            return True
+        return self.deletion_at <= over_at if self.deleted_first else self.deletion_at < over_at
+
 
 def describe(end: PodEnd, *, pod: str = "the Pod") -> str | None:
     """Return a clause about the end of a Pod. Return None if no observation shows an end."""
     named = _named(end.reason)
-    told = end.event is not None and end.event.names_somebody
-    if end.deletion_at is not None:
-        others = _OTHERS if told else _AUDIT
-        by = "by Ostler, which retired it" if end.ours else others if named is None else named[1]
-        said = f"{pod} was deleted at {end.deletion_at:%Y-%m-%d %H:%M:%S} UTC, {by}"
+    deletion = "" if end.deletion_at is None else f"at {end.deletion_at:%Y-%m-%d %H:%M:%S} UTC"
+    after = ""
+    if deletion and end.deleted_first is False:
+        after = f", and Ostler deleted it {deletion}" if end.ours else f", and was deleted {deletion}"
+    if deletion and not after:
+        by = _by(end, None if named is None else named[1])
+        said = f"{pod} was deleted {deletion}{by and f', {by}'}"
     elif named is not None:
         # The kubelet also reports OOMKilled if the kernel killed another process than the first of the container. If
         # the runner exited with 0, the text therefore names a process in the Pod.
         whose = f"a process in {pod}" if named[0] is How.OUT_OF_MEMORY and end.runner_exit_code == 0 else pod
-        said = f"{whose} was {named[1]}"
-    elif end.runner_exit_code is not None or end.over:
-        said = f"{pod} has ended"
+        said = f"{whose} was {named[1]}{after}"
+    elif after or end.runner_exit_code is not None or end.over:
+        said = f"{pod} has ended{after}"
     elif end.gone:
-        how = ", retired by Ostler" if end.ours else "" if end.event else ", and no report of its end was received"
+        how = ", deleted by Ostler" if end.ours else "" if end.event else ", and no report of its end was received"
         said = f"{pod} is gone{how}"
     else:
         return None
@@ -117,6 +138,18 @@ def describe(end: PodEnd, *, pod: str = "the Pod") -> str | None:
     ]
     reason = [] if end.reason is None or end.reason == "Completed" else [f"reason {end.reason}"]
     return "; ".join([said, *codes, *reason, *([] if end.event is None else [_quoted(end.event)])])
+
+
+def _by(end: PodEnd, reason: str | None) -> str:
+    """Return who deleted a Pod that had not ended, as far as this is known, or an empty string."""
+    if end.ours:
+        return "by Ostler, which retired it"
+    if reason is not None:
+        return reason
+    if not end.deleted_first:
+        return ""
+    told = end.event is not None and end.event.names_somebody
+    return (_COLLECTOR if end.of_deleted_pool else _OTHERS) + ("" if told else _AUDIT)
 
 
 def _quoted(event: PodEvent) -> str:

@@ -26,7 +26,7 @@ import structlog
 from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
-from models.claims import releases
+from models.claims import pod_ends, releases
 from models.pools import pod_rows
 from ostler import task_names
 from ostler.clock import utcnow
@@ -109,14 +109,16 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
 def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
     """Record how a Pod that is over has ended, because the reconciler might not have listed it since.
 
-    Record also an Event with the reason of the deletion, unless the deletion was requested before. By default,
-    Kubernetes shows an Event for an hour.
+    Record also Ostler's request, and an Event with the reason of the deletion, unless the deletion was requested
+    before. By default, Kubernetes shows an Event for an hour.
     """
     if living is not None and living.is_over:
         over = rt.transaction(pod_rows.record_end, pool_id=work.pool_id, pod=pod_facts(living), now=NOW)
         wake_after_pods(rt, over)
     if living is not None and living.terminating:
         return
+    if living is not None:
+        rt.transaction(pod_ends.record_request, work.pod_uid, now=NOW)
     pod = pod_of(namespace=work.namespace, name=work.pod_name, uid=work.pod_uid)
     rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 

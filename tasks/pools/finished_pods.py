@@ -151,6 +151,8 @@ def delete_pod(rt: Runtime, pod: PodSeen, *, owner_within: float, now: datetime)
 
     `owner_within`: time in seconds to wait for the end of its StatefulSet.
     """
+    if not pod.terminating:
+        rt.transaction(pod_ends.record_request, pod.uid, now=now)
     delete_runner(
         rt.kube,
         namespace=pod.namespace,

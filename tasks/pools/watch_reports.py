@@ -83,8 +83,10 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
     """Return how a Pod ended, as a message describes it, or None if the format of the message is unknown."""
     try:
         at, code = given.get("deletion_at"), given.get("runner_exit_code")
+        first = given.get("deleted_first")
         return pod_ends.Ending(
             deletion_at=None if at is None else datetime.fromisoformat(at),
+            deleted_first=None if first is None else bool(first),
             reason=None if given.get("reason") is None else str(given["reason"])[: pod_ends.LONGEST_REASON],
             runner_exit_code=None if code is None else int(code) & 0xFFFF,
         )

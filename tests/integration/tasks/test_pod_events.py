@@ -57,7 +57,7 @@ def lose(stage: Stage, pod: str) -> str:
 
 def hint(stage: Stage, uid: str) -> None:
     """Be the watch, and the worker that ends the claim."""
-    endings = {uid: {"deletion_at": AT, "reason": None, "runner_exit_code": None}}
+    endings = {uid: {"deletion_at": AT, "deleted_first": True, "reason": None, "runner_exit_code": None}}
     pods_changed.run(namespace=stage.namespace, gone=[uid], endings=endings)
     for message in stage.outbox.take("ostler.pod_gone"):
         pod_gone.run(**message)

@@ -269,7 +269,7 @@ def test_a_young_mark_and_a_github_that_does_not_answer_change_nothing(
 
 def ending(**what: Any) -> dict[str, Any]:
     """Be the watch: the last sight of a Pod that is gone."""
-    return {"deletion_at": None, "reason": None, "runner_exit_code": None, **what}
+    return {"deletion_at": None, "deleted_first": None, "reason": None, "runner_exit_code": None, **what}
 
 
 def test_lost_pod_is_reported_as_observed_and_its_runner_is_named(stage: Stage, pod: str, github: StubGitHub) -> None:

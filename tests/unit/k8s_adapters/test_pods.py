@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -66,6 +67,24 @@ def test_deletion_counts_from_when_it_was_asked_for() -> None:
     seen = read_pod({"metadata": metadata})
     assert seen.deletion_at == datetime(2026, 1, 1, 1, tzinfo=UTC)
     assert pod().deletion_at is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "terminating", "first"),
+    [
+        (pod(poller=RUNS, runner=RUNS), False, None),
+        (pod(poller=ENDED, runner=RUNS), True, True),
+        (pod("Pending"), True, True),
+        (pod(poller=ENDED, runner=ENDED, dind=RUNS), False, False),
+        (pod("Succeeded", poller=ENDED, runner=ENDED), False, False),
+        (pod("Failed", poller=ENDED, runner=ENDED), True, None),
+        (pod(poller=ENDED, runner=ENDED), True, None),
+    ],
+)
+def test_state_shows_whether_deletion_came_before_the_end(
+    seen: PodSeen, *, terminating: bool, first: bool | None
+) -> None:
+    assert replace(seen, terminating=terminating).deleted_first is first
 
 
 @pytest.mark.parametrize(("ready", "reason"), [("True", "ContainerCreating"), ("False", "NoSandbox")])

@@ -324,7 +324,7 @@ def test_finished_job_tells_of_pod_that_was_deleted_before_it_was_over(
     stage.job(1, pool_id=pool, state="completed", conclusion=conclusion)
     add_claim(stage.engine, pool, 1, state="executing", account_id=7)
     stage.execute("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed'")
-    stage.execute("UPDATE runner_pods SET deletion_at = '2026-11-23 12:03:04+00'")
+    stage.execute("UPDATE runner_pods SET deletion_at = '2026-11-23 12:03:04+00', deleted_first = true")
     stage.execute(
         "UPDATE jobs SET completed_at = timestamptz '2026-11-23 12:03:04+00' + make_interval(secs => :s)", s=over_after
     )

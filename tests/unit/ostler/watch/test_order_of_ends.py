@@ -1,0 +1,52 @@
+"""Order of a Pod's deletion and its end, as the watch saw them: the first state that shows one of them decides."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from k8s_adapters.client import KubeClient
+from k8s_adapters.pods import PodSeen, read_pod
+from watch.hints import Hints
+from watch.subjects import Pods
+
+DELETED = {"deletionTimestamp": "2026-11-23T12:03:34Z", "deletionGracePeriodSeconds": 30}
+
+
+def pod(*, ended: bool, deleted: bool) -> PodSeen:
+    state = {"terminated": {"exitCode": 0}} if ended else {"running": {}}
+    metadata = {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-11-23T12:00:00Z"}
+    return read_pod(
+        {
+            "metadata": {**metadata, **(DELETED if deleted else {})},
+            "spec": {"nodeName": "node"},
+            "status": {
+                "phase": "Running",
+                "containerStatuses": [{"name": name, "state": state} for name in ("poller", "runner")],
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "first"),
+    [
+        ([pod(ended=False, deleted=False), pod(ended=True, deleted=False), pod(ended=True, deleted=True)], False),
+        ([pod(ended=False, deleted=False), pod(ended=False, deleted=True), pod(ended=True, deleted=True)], True),
+        ([pod(ended=False, deleted=True)], True),
+        ([pod(ended=True, deleted=True)], None),
+        ([pod(ended=True, deleted=True), pod(ended=True, deleted=True)], None),
+        ([pod(ended=False, deleted=False)], None),
+    ],
+)
+def test_first_state_that_shows_an_end_decides_what_came_first(states: list[PodSeen], first: bool | None) -> None:
+    hints = Hints(executing_after=5)
+    subject = Pods(cast("KubeClient", None), hints, namespace="n")
+    for state in states:
+        subject.observe(state, deleted=False)
+    subject.observe(states[-1], deleted=True)
+    hints.close()
+    batch = hints.next_batch()
+    assert batch is not None
+    assert batch.endings["u"]["deleted_first"] is first
