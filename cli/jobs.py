@@ -25,6 +25,7 @@ from cli.pools import pool_id
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from cli.timeline import moment, print_timeline
 from ostler.clock import utcnow
+from ostler.settings import Timed, read
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
@@ -114,10 +115,10 @@ def job(
     from models.browse.jobs import job_story
     from models.claims.pod_ends import end_of
 
-    now = utcnow()
+    now, timings = utcnow(), read(Timed).timings
 
     def body(db: Connection) -> tuple[JobStory | None, list[Row[Any]]]:
-        story = job_story(db, job_id, now=now)
+        story = job_story(db, job_id, timings=timings, now=now)
         claims = [] if story is None else story.claims
         return story, [event for claim in claims for event in claim_events(db, claim.id)]
 

@@ -1,7 +1,8 @@
 """Explanations of a job's state for a person.
 
-The API, the command and the dashboard give the same explanation: the event that the job waits for, a sentence about
-this event, and a cure if an operator can do something.
+The API and the command give the same explanation: the event that the job waits for, a sentence about this event, and a
+cure if an operator can do something. The explanation calls the functions that decide (`rules.claims.fairness`), so it
+cannot name another rule than the one that left the job.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from rules.claims.fairness import AccountView, Budget, JobHead, SkipReason, Usage, refusal
+from rules.claims.fairness import AccountView, Budget, JobHead, SkipReason, Turn, Usage, refusal
 from rules.claims.machines import ClaimState, JobState, Stamp
 from rules.claims.mint_questions import cure_of_refusal
 from rules.claims.pod_ends import PodEnd, describe
@@ -66,7 +67,7 @@ class RegisteredRunners:
 class PoolFacts:
     """The pool of a job.
 
-    `warm` is the number of warm Pods that poll, and `taken` the number of Pods with a live job claim.
+    `warm` is the number of warm Pods that the matcher can use, and `taken` the number of Pods with a live job claim.
     """
 
     id: int
@@ -78,6 +79,8 @@ class PoolFacts:
     deleted: bool
     taken: int
     warm: int
+    silent: int = 0
+    """Number of Pods whose polls are held by a web process that has sent no heartbeat. The matcher ignores them."""
     rerouting: bool = False
     """The routing fields of the pool have changed, and the pool's queued jobs will soon be routed again."""
     autoscaled: bool = False
@@ -150,6 +153,10 @@ class JobFacts:
     runner: str | None
     conclusion: str | None
     near: str | None
+    turn: Turn | None = None
+    """Place of a queued job in the matcher's plan, or None if the job's account is not in the plan."""
+    reserved_for: str | None = None
+    """The job and the pool of the reservation in `turn`, for a sentence."""
     lost: LostPod | None = None
     database_older: bool = False
     """Postgres was restored to an earlier state. No job is matched until `ostler restore` has run."""
@@ -371,13 +378,31 @@ def _queued(job: JobFacts) -> Explanation:
             f"{place} Account {job.account} has no room in its budget: {short}.",
             _budget_cure(job, pool),
         )
+    turn = job.turn
+    if turn is not None and turn.reservation is not None and turn.refused is SkipReason.RESERVED:
+        kept, since = turn.reservation, turn.reservation.queued_at
+        return Explanation(
+            WaitsFor.BUDGET,
+            f"{place} The rest of the budget of account {job.account} is reserved for its older job "
+            f"{job.reserved_for or kept.job_id}, which waits since {since:%Y-%m-%d %H:%M:%S} UTC: "
+            f"{_cores(kept.vcpu_millicores)} vCPU and {_gib(kept.memory_mib)} GiB for {kept.count} job. "
+            f"{_use(job, pool)}.",
+            f"Wait until Pods of the account end: the older job then gets its Pod. Or raise the budget by the reserved "
+            f"part: `ostler account set {job.account_id}` with --count, --vcpu or --memory.",
+        )
     if pool.warm == 0:
         why, cure = _no_pod(pool)
         return Explanation(WaitsFor.POD, f"{place} No Pod of pool {pool.name} is warm: {why}.", cure)
+    warm = f"Pool {pool.name} has {pool.warm} {'warm Pod' if pool.warm == 1 else 'warm Pods'}"
+    if turn is not None and turn.picked:
+        return Explanation(
+            WaitsFor.MATCH,
+            f"{place} {warm}, and no rule holds the job back: the next run of the matcher gives it a Pod.",
+            "Wait a few seconds. If the job still waits after a minute, check with `ostler doctor` that workers run.",
+        )
     return Explanation(
         WaitsFor.MATCH,
-        f"{place} Pool {pool.name} has {pool.warm} {'warm Pod' if pool.warm == 1 else 'warm Pods'}. Accounts that use "
-        "less of their share come first.",
+        f"{place} {warm} for jobs that come first: those of accounts that use less of their share, then older jobs.",
     )
 
 
@@ -425,6 +450,11 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
         after = pool.create_after
         later = "" if after is None else f"; the next Pod is not created before {after:%Y-%m-%d %H:%M:%S} UTC"
         return f"{why}{detail}{later}", cure
+    if pool.silent > 0:
+        return f"{pool.silent} of its Pods poll a web process that has sent no heartbeat for 15 seconds", (
+            "Check that the web processes run and reach Postgres. The Pods poll another web process when their "
+            "connection ends."
+        )
     counts = f"{pool.taken} of {pool.replicas} Pods have a job"
     if pool.taken < pool.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
@@ -515,9 +545,14 @@ def _short_of_budget(job: JobFacts, pool: PoolFacts) -> str | None:
     account = AccountView(account_id=job.account_id, weight=1, budget=job.budget, usage=job.usage)
     if refusal(size, account) not in {SkipReason.BUDGET_ZERO, SkipReason.OVER_BUDGET}:
         return None
+    return _use(job, pool)[0].lower() + _use(job, pool)[1:]
+
+
+def _use(job: JobFacts, pool: PoolFacts) -> str:
+    """Return a sentence about the budget and the usage of the job's account, and about the size of the job's Pod."""
     budget, usage = job.budget, job.usage
     return (
-        f"it uses {usage.count} of {budget.count} jobs, {_cores(usage.vcpu_millicores)} of "
+        f"It uses {usage.count} of {budget.count} jobs, {_cores(usage.vcpu_millicores)} of "
         f"{_cores(budget.vcpu_millicores)} vCPU and {_gib(usage.memory_mib)} of {_gib(budget.memory_mib)} GiB, and "
         f"this job needs {_cores(pool.vcpu_millicores)} vCPU and {_gib(pool.memory_mib)} GiB"
     )

@@ -11,15 +11,17 @@ from sqlalchemy import Connection, Row
 
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.claims import pod_ends, registrations, runner_failures
-from models.claims.matching import WEB_ALIVE
+from models.claims.matching import PoolShape, offered
+from models.claims.queue_heads import heads_beside, one_of
 from models.db import epochs
 from models.db.sql import text
 from models.pools.pool_plans import starts_of
 from models.pools.pools import routes
 from models.routing.usage import usage_of
 from models.upstream import gates
+from ostler.timings import Timings
 from ostler.upstreams import Upstream
-from rules.claims.fairness import Budget
+from rules.claims.fairness import Budget, Turn, turn_of
 from rules.claims.machines import ClaimState, EndReason, JobState, Stamp
 from rules.routing.holds import HoldReason
 from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
@@ -79,12 +81,12 @@ class JobStory:
 
 
 def job_story(
-    db: Connection, job_id: int, *, now: datetime, accounts: Collection[int] | None = None
+    db: Connection, job_id: int, *, timings: Timings, now: datetime, accounts: Collection[int] | None = None
 ) -> JobStory | None:
     """Return a job with its events and claims, or None if there is no such job.
 
     The oldest event and the oldest claim come first. If `accounts` is given, the result is None for jobs of other
-    accounts.
+    accounts. `timings` are those of the matcher.
     """
     job = db.execute(text(f"SELECT {_COLUMNS} FROM jobs t WHERE t.id = :id"), {"id": job_id}).one_or_none()
     if job is None or (accounts is not None and job.account_id not in accounts):
@@ -107,18 +109,26 @@ def job_story(
         """),
         {"id": job_id, "most": MOST_EVENTS, "seen": None if accounts is None else list(accounts)},
     ).all()
-    return JobStory(job, events, claims, _facts(db, job, claims, accounts=accounts, now=now))
+    return JobStory(job, events, claims, _facts(db, job, claims, accounts=accounts, timings=timings, now=now))
 
 
 def _facts(
-    db: Connection, job: Row[Any], claims: Sequence[Row[Any]], *, accounts: Collection[int] | None, now: datetime
+    db: Connection,
+    job: Row[Any],
+    claims: Sequence[Row[Any]],
+    *,
+    accounts: Collection[int] | None,
+    timings: Timings,
+    now: datetime,
 ) -> JobFacts:
     account = db.execute(
         text("SELECT login, budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = :id"),
         {"id": job.account_id},
     ).one()
     live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
-    queued = job.state == JobState.QUEUED
+    dispatchable = job.state == JobState.QUEUED and job.hold_reason is None and job.pool_id is not None
+    pool = None if job.pool_id is None else _pool_facts(db, job, accounts=accounts, now=now)
+    turn = _turn(db, job, slots=pool.warm, timings=timings, now=now) if pool is not None and dispatchable else None
     return JobFacts(
         id=job.id,
         state=JobState(job.state),
@@ -134,8 +144,8 @@ def _facts(
             memory_mib=account.budget_memory,
         ),
         usage=usage_of(db, [job.account_id])[job.account_id],
-        pool=None if job.pool_id is None else _pool_facts(db, job, accounts=accounts, now=now),
-        ahead=_ahead(db, job) if queued and job.hold_reason is None and job.pool_id is not None else None,
+        pool=pool,
+        ahead=_ahead(db, job) if dispatchable else None,
         claim=None
         if live is None
         else ClaimFacts(
@@ -148,10 +158,52 @@ def _facts(
         ),
         runner=job.runner,
         conclusion=job.conclusion,
+        turn=turn,
+        reserved_for=None if turn is None or turn.reservation is None else _reserved_for(db, turn.reservation.job_id),
         lost=_lost(claims, over_at=job.completed_at),
         near=_near(db, job) if job.hold_reason in {HoldReason.NO_POOL, HoldReason.TWO_POOLS} else None,
         database_older=epochs.is_older(db),
     )
+
+
+def _turn(db: Connection, job: Row[Any], *, slots: int, timings: Timings, now: datetime) -> Turn | None:
+    """Return the place of a dispatchable job in the plan that the matcher would make now for `slots` free Pods.
+
+    Return None if the pool takes no job at all.
+    """
+    row = db.execute(
+        text("""
+            SELECT id, vcpu, memory, template_hash, wants_pods, autoscaled, registers_in, allowed_accounts FROM pools
+            WHERE id = :id AND deleted_at IS NULL AND NOT draining AND registers_in IS NULL
+        """),
+        {"id": job.pool_id},
+    ).one_or_none()
+    if row is None:
+        return None
+    pool = PoolShape(*row)
+    held = runner_failures.held(db, pool.id, pool.template_hash, now=now)
+    heads = heads_beside(db, pool, held, timings, now=now)
+    if held is not None and held.slots and held.account_id is not None:
+        heads, _ = one_of(heads, held.account_id)
+    return turn_of(
+        job.id,
+        job.account_id,
+        heads.jobs,
+        heads.accounts,
+        totals=heads.totals,
+        slots=slots,
+        reservations=heads.reservations,
+        last=heads.last,
+    )
+
+
+def _reserved_for(db: Connection, job_id: int) -> str:
+    """Return the job of a reservation with its repository and its pool, for a sentence."""
+    row = db.execute(
+        text("SELECT j.repository, p.name FROM jobs j JOIN pools p ON p.id = j.pool_id WHERE j.id = :id"),
+        {"id": job_id},
+    ).one_or_none()
+    return str(job_id) if row is None else f"{job_id} of {row.repository} in pool {row.name}"
 
 
 def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | None:
@@ -182,16 +234,12 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
                    p.max_replicas, p.paused, p.problem, p.template_hash, p.failed_starts, p.failed_at,
                    p.start_trouble, p.start_detail, p.create_after,
                    (SELECT count(*) FROM claims c
-                    WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken,
-                   (SELECT count(*) FROM offers o
-                    JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :alive
-                    WHERE o.pool_id = p.id AND o.until > :now
-                      AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = o.pod_uid
-                                      AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))) AS warm
+                    WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken
             FROM pools p WHERE p.id = :id
         """),
-        {"id": job.pool_id, "job": job.id, "now": now, "alive": now - WEB_ALIVE},
+        {"id": job.pool_id, "job": job.id},
     ).one()
+    pods = offered(db, row.id, now=now)
     brake = runner_failures.read(db, row.id, row.template_hash)
     starts = starts_of(row)
     return PoolFacts(
@@ -204,7 +252,8 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         deleted=row.deleted,
         rerouting=row.rerouting,
         taken=row.taken,
-        warm=row.warm,
+        warm=pods.free,
+        silent=pods.silent,
         autoscaled=row.autoscaled,
         max_replicas=row.max_replicas,
         paused=row.paused,

@@ -36,15 +36,15 @@ WEB_ALIVE = timedelta(seconds=15)
 POOL_LOCK_WITHIN = "500ms"
 """Longest time that a matcher waits for another matcher of the same pool, in the syntax of `lock_timeout`."""
 
-_FREE_PODS = """
-    FROM offers o
-    JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
+_OFFERED = """
     JOIN runner_pods p ON p.uid = o.pod_uid
     WHERE o.pool_id = :pool_id AND o.until > :now AND p.gone_at IS NULL AND p.terminal_at IS NULL
       AND NOT EXISTS (
         SELECT FROM claims c
         WHERE c.pod_uid = o.pod_uid AND (c.ended_at IS NULL OR c.delivered_at IS NOT NULL))
 """
+
+_FREE_PODS = f"FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive {_OFFERED}"
 
 _SPARE = """
     ended_at IS NULL AND pool_id = :pool_id AND state = 'delivered' AND job_id IS NULL AND spare_since > :spare_before
@@ -160,6 +160,32 @@ def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, 
         },
     ).one()
     return Outlook(free=row.free, probes=row.probes, spares=row.spares, failures=row.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Offered Pods of a pool without a claim.
+
+    - `free`: number of Pods that the matcher can use.
+    - `silent`: number of Pods whose web process has sent no heartbeat for `WEB_ALIVE`. The matcher ignores them.
+    """
+
+    free: int
+    silent: int
+
+
+def offered(db: Connection, pool_id: int, *, now: datetime) -> Offered:
+    """Return how many Pods of a pool are offered, for an explanation."""
+    row = db.execute(
+        text(f"""
+            SELECT (SELECT count(*) {_FREE_PODS}) AS free,
+                   (SELECT count(*) FROM offers o
+                    LEFT JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :web_alive
+                    {_OFFERED} AND w.id IS NULL) AS silent
+        """),
+        {"pool_id": pool_id, "now": now, "web_alive": now - WEB_ALIVE},
+    ).one()
+    return Offered(free=row.free, silent=row.silent)
 
 
 _LOCK_JOBS = Prepared(

@@ -6,14 +6,16 @@ Nothing is locked here. The matcher locks the chosen jobs and counts the usage a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from models.claims.matching import QUEUED, PoolShape
+from models.claims.runner_failures import Held
 from models.db.prepared import Prepared
 from models.routing.usage import used_pods
+from ostler.timings import Timings
 from rules.claims.fairness import AccountView, Budget, JobHead, Reservation, Usage
 from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
 
@@ -207,3 +209,33 @@ def read_queue_heads(
     )
     places = {account: place for place, account in enumerate(last, start=1)}
     return QueueHeads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)
+
+
+def heads_beside(db: Connection, pool: PoolShape, held: Held | None, timings: Timings, *, now: datetime) -> QueueHeads:
+    """Read the queue heads of a pool: the first jobs of the queue of each account.
+
+    If the pool's brake stops one account, the jobs of this account are left out.
+
+    `held` is the state of the brake, or None if the pool is not braked.
+    """
+    return read_queue_heads(
+        db,
+        pool,
+        batch=timings.match_batch,
+        spare_after=timings.spare_after,
+        reserve_after=timings.reserve_after,
+        braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id,
+        last=() if held is None else held.last,
+        now=now,
+    )
+
+
+def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
+    """Remove all jobs of an account from the queue heads except its first job. Jobs of other accounts are not removed.
+
+    The first job tests whether the brake of the account can be released. Return the remaining heads, and True if any
+    job was removed.
+    """
+    own = [job for job in heads.jobs if job.account_id == account_id]
+    jobs = tuple(job for job in heads.jobs if job.account_id != account_id or job is own[0])
+    return replace(heads, jobs=jobs), len(own) > 1

@@ -186,6 +186,57 @@ def refusal(head: JobHead, account: AccountView, reservation: Reservation | None
     return None if leaves_it else SkipReason.RESERVED
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Place of a job in the matcher's plan of its pool.
+
+    `first` is the first dispatchable job of the job's account in the pool: if this job is refused, the later jobs of
+    the account wait behind it. `reservation` is the reservation of the account. `picked` is True if the plan has the
+    job.
+    """
+
+    first: JobHead
+    account: AccountView
+    reservation: Reservation | None
+    picked: bool
+
+    @property
+    def refused(self) -> SkipReason | None:
+        """Return why the account's budget does not admit the first job now, or None if the budget admits it."""
+        return refusal(self.first, self.account, self.reservation)
+
+
+def turn_of(
+    job_id: int,
+    account_id: int,
+    heads: Sequence[JobHead],
+    accounts: Mapping[int, AccountView],
+    *,
+    totals: Budget,
+    slots: int,
+    reservations: Mapping[int, Reservation],
+    last: Mapping[int, int],
+) -> Turn | None:
+    """Return the turn of a job in the plan that `plan_batch` makes of these values.
+
+    Return None if no job of the account is in the plan, because the account has no room in its budget or comes after
+    more accounts than the matcher reads at once.
+    """
+    own = sorted(
+        (head for head in heads if head.account_id == account_id),
+        key=lambda head: (-head.priority, head.queued_at, head.job_id),
+    )
+    if not own or account_id not in accounts:
+        return None
+    plan = plan_batch(heads, accounts, totals=totals, slots=slots, reservations=reservations, last=last)
+    return Turn(
+        first=own[0],
+        account=accounts[account_id],
+        reservation=reservations.get(account_id),
+        picked=any(head.job_id == job_id for head in plan.picks),
+    )
+
+
 def dominant_share(usage: Usage, totals: Budget) -> float:
     """Return the largest share of a resource of `totals` that is in use. A resource whose total is 0 is left out."""
     return max(

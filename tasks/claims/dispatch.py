@@ -6,7 +6,7 @@ In a persistent pool, each offered Pod gets a registration claim instead, becaus
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import redis
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from models.claims import matching, registrations, runner_failures
-from models.claims.queue_heads import NOBODY, QueueHeads, read_queue_heads
+from models.claims.queue_heads import QueueHeads, heads_beside, one_of
 from models.db.engine import is_locked
 from models.pools import pools
 from models.upstream import backoffs
@@ -157,9 +157,9 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     seen = matching.outlook(db, pool, batch=batch, spare_after=settings.timings.spare_after, now=now)
     free = seen.free
     held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if free and seen.failures else None
-    heads = heads_beside(settings, db, pool, held, now=now)
+    heads = heads_beside(db, pool, held, settings.timings, now=now)
     if free and seen.probes and probe_mints(settings, db, pool, held, heads, now=now):
-        heads = heads_beside(settings, db, pool, held, now=now)
+        heads = heads_beside(db, pool, held, settings.timings, now=now)
     probed = None if held is None or not held.slots else held.account_id
     jobs_left_out = False
     if probed is not None:
@@ -204,27 +204,6 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
     return Matched(claims, len(given), again=again, skipped=skipped, short=short)
 
 
-def heads_beside(
-    settings: Settings, db: Connection, pool: matching.PoolShape, held: runner_failures.Held | None, *, now: datetime
-) -> QueueHeads:
-    """Read the queue heads of a pool: the first jobs of the queue of each account.
-
-    If the pool's brake stops one account, the jobs of this account are left out.
-
-    `held` is the state of the brake, or None if the pool is not braked.
-    """
-    return read_queue_heads(
-        db,
-        pool,
-        batch=settings.timings.match_batch,
-        spare_after=settings.timings.spare_after,
-        reserve_after=settings.timings.reserve_after,
-        braked=NOBODY if held is None or held.slots or held.account_id is None else held.account_id,
-        last=() if held is None else held.last,
-        now=now,
-    )
-
-
 def probe_mints(
     settings: Settings,
     db: Connection,
@@ -250,17 +229,6 @@ def probe_mints(
         db, pool_id=pool.id, probe_every=settings.timings.probe_every, without=braked if holds else None, now=now
     )
     return let is not None
-
-
-def one_of(heads: QueueHeads, account_id: int) -> tuple[QueueHeads, bool]:
-    """Remove all jobs of an account from the queue heads except its first job. Jobs of other accounts are not removed.
-
-    The first job tests whether the brake of the account can be released. Return the remaining heads, and True if any
-    job was removed.
-    """
-    own = [job for job in heads.jobs if job.account_id == account_id]
-    jobs = tuple(job for job in heads.jobs if job.account_id != account_id or job is own[0])
-    return replace(heads, jobs=jobs), len(own) > 1
 
 
 class _Rows:

@@ -14,6 +14,7 @@ from sqlalchemy import Row
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
+from ostler.timings import Timings
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
@@ -112,8 +113,8 @@ def shown(row: Row[Any], *, now: datetime) -> dict[str, Any]:
     return {**row._mapping, "age_seconds": max(timedelta(), ended - row.queued_at).total_seconds()}
 
 
-def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
-    """Return the routes of jobs."""
+def router(database: Callable[[], Database], cursors: Cursors, timings: Timings) -> APIRouter:
+    """Return the routes of jobs. `timings` are those of the matcher."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
     @routes.get("", summary="List jobs", response_model=Page[Job])
@@ -139,7 +140,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     @routes.get("/{job_id}", summary="Show a job: its state, the reason and its history", response_model=JobDetail)
     async def job(job_id: Id, accounts: Visible) -> dict[str, Any]:
         now = utcnow()
-        story = await database().run(lambda db: job_story(db, job_id, now=now, accounts=accounts))
+        story = await database().run(lambda db: job_story(db, job_id, timings=timings, now=now, accounts=accounts))
         if story is None:
             raise not_found("job")
         return shown(story.job, now=now) | {

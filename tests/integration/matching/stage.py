@@ -172,6 +172,11 @@ class Stage(Transactions):
         with self.engine.connect() as db:
             return db.execute(text(statement), values).all()
 
+    def change(self, statement: str, **values: Any) -> int:
+        """Run a statement that returns no rows, and return how many rows it changed."""
+        with self.engine.begin() as db:
+            return db.execute(text(statement), values).rowcount
+
     def claimed(self) -> list[int]:
         """Return the jobs of live claims in the order in which they were claimed."""
         return [

@@ -10,6 +10,7 @@ from sqlalchemy import text
 from models.browse.jobs import job_story
 from models.db.engine import transaction
 from ostler.clock import utcnow
+from ostler.timings import Timings
 from rules.waiting import explain
 from tasks.claims.retire import retire
 from tasks.pools.mirror_pools import pools
@@ -288,7 +289,7 @@ def test_lost_pod_is_reported_as_observed_and_its_runner_is_named(stage: Stage, 
         "container `runner` exited 143; reason EvictionByEvictionAPI; GitHub says that the job is in_progress on "
         "runner " + RUNNER
     )
-    story = transaction(stage.rt.engine, lambda db: job_story(db, 7, now=utcnow()))
+    story = transaction(stage.rt.engine, lambda db: job_story(db, 7, timings=Timings(), now=utcnow()))
     assert story is not None
     summary = explain(story.facts).summary
     assert f"Pod {pod} of the job was deleted at 2026-11-23 12:03:04 UTC, evicted through the eviction API" in summary

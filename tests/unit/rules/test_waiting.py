@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rules.claims.fairness import Budget, Usage
+from rules.claims.fairness import (
+    AccountView,
+    Budget,
+    JobHead,
+    Reservation,
+    SkipReason,
+    Turn,
+    Usage,
+    plan_batch,
+    turn_of,
+)
 from rules.claims.machines import ClaimState, JobState, Stamp
 from rules.claims.pod_ends import PodEnd
 from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
@@ -392,3 +404,100 @@ def test_a_job_of_a_persistent_pool_waits_for_github_and_gets_a_cure() -> None:
     found = explain(full)
     assert "The autoscaler adds no runner for account acme, whose budget has no room: it uses" in found.summary
     assert "Set spec.autoscaling.maxReplicas of RunnerPool small to 10 or more." in (found.cure or "")
+
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
+SIZES = st.integers(0, 4)
+
+
+def head(job_id: int, account_id: int, *, age: int, priority: int = 0, pool_id: int = 1) -> JobHead:
+    """Return a job whose Pod has one vCPU and one GiB."""
+    queued_at = NOON - timedelta(seconds=age)
+    return JobHead(job_id, account_id, priority, queued_at, vcpu_millicores=1000, memory_mib=1024, pool_id=pool_id)
+
+
+@given(
+    budgets=st.lists(st.tuples(SIZES, SIZES, SIZES), min_size=1, max_size=3),
+    jobs=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 1)), min_size=1, max_size=8),
+    reserved=st.dictionaries(st.integers(1, 3), st.tuples(st.integers(1, 3), st.integers(0, 9)), max_size=3),
+    slots=st.integers(1, 9),
+)
+def test_job_that_the_plan_leaves_beside_a_free_pod_is_told_the_rule(
+    budgets: list[tuple[int, int, int]],
+    jobs: list[tuple[int, int, int]],
+    reserved: dict[int, tuple[int, int]],
+    slots: int,
+) -> None:
+    accounts = {
+        number: AccountView(number, 1, Budget(count, vcpu * 1000, memory * 1024), Usage(0, 0, 0))
+        for number, (count, vcpu, memory) in enumerate(budgets, start=1)
+    }
+    heads = [
+        head(number, account % len(accounts) + 1, age=age, priority=priority)
+        for number, (account, age, priority) in enumerate(jobs, start=1)
+    ]
+    totals = Budget(12, 12000, 12 * 1024)
+    reservations = {
+        account: Reservation(size * 1000, size * 1024, 1, 2, NOON - timedelta(seconds=age), 99)
+        for account, (size, age) in reserved.items()
+    }
+    plan = plan_batch(heads, accounts, totals=totals, slots=slots, reservations=reservations)
+    if len(plan.picks) == slots:
+        return
+    for pick in plan.picks:
+        seen = accounts[pick.account_id]
+        used = seen.usage.count + 1
+        accounts[pick.account_id] = replace(seen, usage=Usage(used, used * 1000, used * 1024))
+    left = [each for each in heads if each not in plan.picks]
+    for each in left:
+        view = accounts[each.account_id]
+        turn = turn_of(
+            each.job_id,
+            each.account_id,
+            left,
+            accounts,
+            totals=totals,
+            slots=slots - len(plan.picks),
+            reservations=reservations,
+            last={},
+        )
+        pool = replace(POOL, vcpu_millicores=1000, memory_mib=1024, warm=slots - len(plan.picks))
+        facts = replace(JOB, budget=view.budget, usage=view.usage, pool=pool, turn=turn, reserved_for="99 of a/b")
+        found = explain(facts)
+        assert found.waits_for is WaitsFor.BUDGET
+        kept = plan.skipped[each.account_id] is SkipReason.RESERVED
+        assert ("is reserved for its older job 99 of a/b" in found.summary) is kept
+        assert ("has no room in its budget" in found.summary) is not kept
+
+
+def test_only_a_job_that_the_plan_has_is_told_of_the_next_run() -> None:
+    def told(slots: int) -> Explanation:
+        heads = [head(1, 7, age=60), head(2, 7, age=5)]
+        views = {7: AccountView(7, 1, JOB.budget, JOB.usage)}
+        turn = turn_of(2, 7, heads, views, totals=JOB.budget, slots=slots, reservations={}, last={})
+        return explain(replace(JOB, turn=turn, ahead=1))
+
+    assert told(2).summary.endswith("no rule holds the job back: the next run of the matcher gives it a Pod.")
+    assert "for jobs that come first" in told(1).summary
+    assert turn_of(2, 8, [head(1, 7, age=1)], {}, totals=JOB.budget, slots=1, reservations={}, last={}) is None
+
+
+def test_reservation_is_told_before_a_missing_pod_and_with_its_size() -> None:
+    kept = Reservation(2000, 4096, 1, 2, NOON, 99)
+    view = AccountView(7, 1, JOB.budget, Usage(1, 1000, 0))
+    first = replace(head(1, 7, age=-60), vcpu_millicores=2000, memory_mib=4096)
+    turn = Turn(first, view, kept, picked=False)
+    job = replace(JOB, usage=view.usage, turn=turn, reserved_for="99 of a/b in pool big", pool=replace(POOL, warm=0))
+    found = explain(job)
+    assert found.waits_for is WaitsFor.BUDGET
+    assert (
+        "The rest of the budget of account acme is reserved for its older job 99 of a/b in pool big, which waits since "
+        "2026-11-21 12:00:00 UTC: 2 vCPU and 4 GiB for 1 job. It uses 1 of 2 jobs, 1 of 4 vCPU and 0 of 8 GiB"
+    ) in found.summary
+    assert "`ostler account set 7`" in (found.cure or "")
+
+
+def test_pods_of_a_silent_web_process_are_told() -> None:
+    found = no_pod(silent=2)
+    assert "2 of its Pods poll a web process that has sent no heartbeat" in found.summary
+    assert "web processes run" in (found.cure or "")

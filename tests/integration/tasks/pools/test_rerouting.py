@@ -17,6 +17,7 @@ from models.db.engine import transaction
 from models.pools import draining, pool_mirror, scaling
 from models.pools.pool_mirror import PoolFacts
 from models.sweeps import rematch
+from ostler.timings import Timings
 from rules.pools.demand import Places
 from rules.waiting import WaitsFor, explain
 from tasks.routing import rerouting
@@ -210,7 +211,7 @@ def test_jobs_on_their_way_out_of_a_pool_are_no_demand_and_their_explanation_say
         return sum(queue.jobs for queue in transaction(scene.stage.engine, lambda db: scaling.queues(db, places)))
 
     def story() -> tuple[WaitsFor, str]:
-        found = transaction(scene.stage.engine, lambda db: job_story(db, scene.jobs[-1], now=NOW))
+        found = transaction(scene.stage.engine, lambda db: job_story(db, scene.jobs[-1], timings=Timings(), now=NOW))
         assert found is not None
         told = explain(found.facts)
         return told.waits_for, told.summary
