@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from rules.claims.fairness import AccountView, Budget, JobHead, SkipReason, Turn, Usage, refusal
 from rules.claims.machines import ClaimState, JobState, Stamp
-from rules.claims.mint_questions import cure_of_refusal
+from rules.claims.mint_questions import cure_of_cause, cure_of_refusal
 from rules.claims.pod_ends import PodEnd, describe
 from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.pools.starts import Trouble
@@ -286,8 +286,7 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
             return Explanation(
                 WaitsFor.TIME,
                 f"The job was set aside: {detail}. Ostler tries the job again at {until}.",
-                "Check the pool's runnerGroup and runnerLabels: GitHub refused a runner with these values. If no "
-                "installation is known, install the App for the account.",
+                cure_of_cause(detail) or "Wait until Ostler tries the job again, or cancel the job.",
             )
         case HoldReason.ASK_GITHUB:
             return Explanation(

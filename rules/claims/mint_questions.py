@@ -14,6 +14,15 @@ from rules.routing.scopes import Scope
 
 ACCOUNT, REPOSITORY, RUNNER_GROUP = "account", "repository", "runner_group"
 
+NO_RUNNER = "GitHub did not register a runner"
+NO_RUNNERS = "GitHub does not register runners"
+QUOTA_REACHED = "GitHub's rate limit is reached"
+PACE_REACHED = "the limit OSTLER_GITHUB_MINTS_PER_MINUTE is reached"
+NO_INSTALLATION = "no installation of the App is known for the account of the job"
+BUSY_RUNNER = "a runner that was never delivered is busy"
+INVALID_RUNNER = "GitHub refuses the runner of the job as invalid"
+"""Phrases in the details of holds. They name what failed, and `cure_of_refusal` selects the cure by them."""
+
 _FULL = re.compile(r"has reached max(?:imum)? limit of [0-9,]+ runners", re.IGNORECASE)
 
 
@@ -66,6 +75,46 @@ def describe(kind: str, key: str) -> str:
     return f"runner group {group} of installation {installation}"
 
 
+_UNANSWERED = (
+    "GitHub did not answer, or answered with an error of its own: check the status page of GitHub, `ostler gates`, and "
+    "with `ostler doctor` that this installation reaches GitHub. Ostler tries one job at a time. The other held jobs "
+    "continue after the first success."
+)
+
+_CAUSES = (
+    (NO_RUNNER, _UNANSWERED),
+    (NO_RUNNERS, _UNANSWERED),
+    (QUOTA_REACHED, "No action is needed: the jobs continue when GitHub's limit is renewed."),
+    (
+        PACE_REACHED,
+        (
+            "No action is needed: Ostler then tries the job again. If this repeats, raise "
+            "OSTLER_GITHUB_MINTS_PER_MINUTE, unless GitHub has asked for fewer requests."
+        ),
+    ),
+    (NO_INSTALLATION, "Install the App for the account of the job."),
+    (
+        BUSY_RUNNER,
+        (
+            "GitHub gave a job to a runner that no Pod has. Cancel this job, or remove the runner in the settings of "
+            "the account (Actions, Runners)."
+        ),
+    ),
+    (INVALID_RUNNER, "Check the pool's runnerGroup and runnerLabels: GitHub refused a runner with these values."),
+    (
+        "installation is suspended",
+        "Unsuspend the installation of the App in the settings of the account. The held jobs then continue.",
+    ),
+    (
+        "no longer installed",
+        (
+            "Install the App for the account, and admit the repository in the settings of the installation. The held "
+            "jobs then continue."
+        ),
+    ),
+)
+"""Pairs of a phrase in the detail of a hold, and the cure for a cause that is no refusal of the runner itself."""
+
 _CURES = (
     (
         "ip allow list",
@@ -96,11 +145,19 @@ _CURES = (
 """Pairs of a phrase in a message of GitHub, in lower case, and the cure for the problem."""
 
 
+def cure_of_cause(detail: str) -> str | None:
+    """Return the cure for the cause that the detail of a hold names, or None if the detail names none of `_CAUSES`."""
+    return next((cure for words, cure in _CAUSES if words in detail), None)
+
+
 def cure_of_refusal(detail: str) -> str:
     """Return the cure for a hold. `detail` is the detail of the hold, with GitHub's message.
 
     The message only selects one of the fixed texts.
     """
+    cause = cure_of_cause(detail)
+    if cause is not None:
+        return cause
     lower = detail.lower()
     known = next((cure for words, cure in _CURES if words in lower), None)
     if known is not None:

@@ -37,7 +37,17 @@ from ostler.errors import (
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.task_names import REMATCH
-from rules.claims.mint_questions import describe, is_full
+from rules.claims.mint_questions import (
+    BUSY_RUNNER,
+    INVALID_RUNNER,
+    NO_INSTALLATION,
+    NO_RUNNER,
+    NO_RUNNERS,
+    PACE_REACHED,
+    QUOTA_REACHED,
+    describe,
+    is_full,
+)
 from rules.claims.runner_names import make_runner_name, random_suffix
 from rules.routing.holds import HoldReason
 from rules.routing.runner_groups import DEFAULT
@@ -91,7 +101,7 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
         registration.request_token(rt, work)
         return
     if installation_id is None:
-        refuse(rt, work, work.attempt_id, reason="no installation of the App is known for the account of the job")
+        refuse(rt, work, work.attempt_id, reason=NO_INSTALLATION)
         return
     try:
         if work.previous is not None:
@@ -175,7 +185,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
         case Invalid():
             refuse_invalid(rt, work, attempt_id, error)
         case Busy():
-            refuse(rt, work, None, reason="a runner that was never delivered is busy")
+            refuse(rt, work, None, reason=BUSY_RUNNER)
         case Retryable() | Conflict():
             try_later(self, rt, work, error)
         case _:
@@ -289,7 +299,7 @@ def postpone_until_token(
             rt,
             work,
             attempt_id,
-            reason="the limit OSTLER_GITHUB_MINTS_PER_MINUTE is reached",
+            reason=PACE_REACHED,
             hold=HoldReason.BACKOFF,
             not_before=until,
         )
@@ -324,7 +334,7 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
             backoffs.wait_until,
             kind="installation",
             key=str(work.installation_id),
-            reason="GitHub's rate limit is reached",
+            reason=QUOTA_REACHED,
             not_before=until,
             now=now,
         )
@@ -333,7 +343,7 @@ def wait_for_quota(self: Task, rt: Runtime, work: steps.MintWork, attempt_id: in
             rt,
             work,
             attempt_id,
-            reason="GitHub's rate limit is reached",
+            reason=QUOTA_REACHED,
             hold=HoldReason.BACKOFF,
             not_before=until,
             cause=cause,
@@ -451,7 +461,7 @@ def refuse_invalid(rt: Runtime, work: steps.MintWork, attempt_id: int | None, er
     if is_full(error.words):
         back_off(rt, work, attempt_id, error, full=True)
     else:
-        refuse(rt, work, attempt_id, reason=with_words("GitHub refuses the runner of the job as invalid", error))
+        refuse(rt, work, attempt_id, reason=with_words(INVALID_RUNNER, error))
 
 
 def with_words(reason: str, error: UpstreamError) -> str:
@@ -475,11 +485,11 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
             backoffs.record_failure,
             kind="installation",
             key=str(work.installation_id),
-            reason=f"GitHub does not register runners ({name})",
+            reason=f"{NO_RUNNERS} ({name})",
             probing=work.probing,
             now=now,
         )
-        reason, cause = f"GitHub did not register a runner: {name}", ("installation", str(work.installation_id))
+        reason, cause = f"{NO_RUNNER}: {name}", ("installation", str(work.installation_id))
         refuse(rt, work, None, reason=reason, hold=HoldReason.BACKOFF, not_before=not_before, cause=cause)
         return
     rt.transaction(claim_leases.give_back, work, due_at=now + wait, error=name)

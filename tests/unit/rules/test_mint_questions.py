@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from rules.claims.mint_questions import asked_for, cure_of_refusal, describe, group_key, is_full
+from rules.claims.mint_questions import (
+    BUSY_RUNNER,
+    INVALID_RUNNER,
+    NO_INSTALLATION,
+    NO_RUNNER,
+    NO_RUNNERS,
+    PACE_REACHED,
+    QUOTA_REACHED,
+    asked_for,
+    cure_of_refusal,
+    describe,
+    group_key,
+    is_full,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,26 @@ def test_full_group_is_known_by_github_words(words: str | None, full: bool) -> N
 )
 def test_cure_follows_github_words(words: str, cure: str) -> None:
     assert cure in cure_of_refusal(f"account 7: GitHub answers 403 to a mint: {words}")
+
+
+@pytest.mark.parametrize(
+    ("detail", "cure"),
+    [
+        (f"{NO_RUNNER}: the server did not answer", "status page of GitHub"),
+        (f"{NO_RUNNER}: the server answered 503", "status page of GitHub"),
+        (f"installation 5: {NO_RUNNERS} (the server did not answer)", "`ostler gates`"),
+        (f"installation 5: {QUOTA_REACHED}", "No action is needed"),
+        (PACE_REACHED, "raise OSTLER_GITHUB_MINTS_PER_MINUTE"),
+        ("installation 5: the App's installation is suspended", "Unsuspend the installation"),
+        ("the App is no longer installed for this account or repository", "Install the App"),
+        (NO_INSTALLATION, "Install the App"),
+        (BUSY_RUNNER, "remove the runner"),
+        (f"{INVALID_RUNNER}: labels", "runnerLabels"),
+    ],
+)
+def test_cure_follows_the_cause_of_the_hold(detail: str, cure: str) -> None:
+    assert cure in cure_of_refusal(detail)
+    assert "check that the App is installed" not in cure_of_refusal(detail)
 
 
 def test_a_default_group_is_no_full_one_unless_that_is_said() -> None:
