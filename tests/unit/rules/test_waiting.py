@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rules.claims.fairness import (
@@ -422,6 +422,8 @@ def head(job_id: int, account_id: int, *, age: int, priority: int = 0, pool_id: 
     reserved=st.dictionaries(st.integers(1, 3), st.tuples(st.integers(1, 3), st.integers(0, 9)), max_size=3),
     slots=st.integers(1, 9),
 )
+# The second job is older than the reservation, but waits behind the first, which is newer and more urgent.
+@example(budgets=[(2, 2, 2)], jobs=[(0, 1, 1), (0, 9, 0)], reserved={1: (2, 5)}, slots=3)
 def test_job_that_the_plan_leaves_beside_a_free_pod_is_told_the_rule(
     budgets: list[tuple[int, int, int]],
     jobs: list[tuple[int, int, int]],
