@@ -72,7 +72,8 @@ def test_only_the_poller_has_the_token_and_nothing_may_gain_privileges(
     assert all(each["securityContext"]["capabilities"] == {"drop": ["ALL"]} for each in spec["containers"])
     poller, runner = (each["resources"] for each in spec["containers"])
     assert poller["requests"] == poller["limits"]
-    assert parse_quantity(runner["requests"].pop("ephemeral-storage")) == 10 * 1024**3  # written as 10Gi or 10240Mi
+    disk = runner["requests"].pop("ephemeral-storage")
+    assert parse_quantity(disk) == 10 * 1024**3  # type: ignore[no-untyped-call]  # written as 10Gi or 10240Mi
     assert runner["requests"] == runner["limits"]
 
 

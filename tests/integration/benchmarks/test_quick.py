@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.frame import ROOT, read
+from benchmarks.commits import ROOT
+from benchmarks.frame import read
 from benchmarks.report import NODE, SUBJECTS, render
 
 QUICK = {"matcher"}

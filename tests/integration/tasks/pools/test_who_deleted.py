@@ -12,6 +12,7 @@ from models.browse.pods import pod_story
 from models.claims import pod_ends
 from models.db.engine import transaction
 from ostler.clock import utcnow
+from ostler.task_names import RETIRE
 from rules.claims.pod_ends import describe
 from tasks.pools.watch_reports import pods_changed
 from tests.integration.tasks.conftest import RUNNER, Stage
@@ -63,7 +64,7 @@ def test_spent_pod_is_deleted_by_the_reconciler_and_nobody_is_accused(stage: Sta
 def test_retired_pod_is_deleted_by_ostler_whatever_the_clock_shows(stage: Stage, pod: str, hours: int) -> None:
     stage.retire_claim(pod)
     for claim in stage.rows("SELECT id FROM claims WHERE purpose = 'retire'"):
-        stage.outbox.send("ostler.retire", claim_id=claim.id)
+        stage.outbox.send(RETIRE, claim_id=claim.id)
     retired(stage)
     assert pod not in stage.pods()
 
@@ -82,7 +83,7 @@ def test_pod_that_another_client_was_deleting_is_not_claimed_by_ostler(stage: St
     at = utcnow() - timedelta(minutes=5)
     stage.retire_claim(pod)
     for claim in stage.rows("SELECT id FROM claims WHERE purpose = 'retire'"):
-        stage.outbox.send("ostler.retire", claim_id=claim.id)
+        stage.outbox.send(RETIRE, claim_id=claim.id)
     retired(stage)
 
     assert ACCUSED in told(stage, pod, deletion_at=at, deleted_first=True)
