@@ -13,7 +13,7 @@ import typer
 from cli.output import MISTAKE, fail
 
 if TYPE_CHECKING:
-    from rules.pools.arc import Converted, Json
+    from rules.pools.arc import Converted, Json, Note
 
 _CURE = (
     "get the objects with `kubectl get --output yaml runnerdeployments,runnerreplicasets,runnersets,"
@@ -27,7 +27,7 @@ def convert(
     """Convert runner objects of actions-runner-controller into RunnerPools, as YAML on stdout.
 
     stderr shows what became of each field. Fields that need a decision are marked with "!". The exit status is 0 also
-    if there are such fields, and 2 if an object cannot become a pool.
+    if there are such fields, and 2 if an object cannot become a pool. Runner scale sets are not converted yet.
     """
     import yaml
 
@@ -41,12 +41,13 @@ def convert(
         for each in (document.get("items") or () if _is_list(document) else (document,))
     ]
     try:
-        pools = converted(objects)
+        made = converted(objects)
     except NotConvertible as error:
         fail(f"FILE: {file}: {error}; {_CURE}", status=MISTAKE)
-    for pool in pools:
+    sys.stderr.writelines(f"{_line(note)}\n" for note in made.skipped)
+    for pool in made.pools:
         _explain(pool)
-    sys.stdout.write(yaml.safe_dump_all([pool.pool for pool in pools], sort_keys=False))
+    sys.stdout.write(yaml.safe_dump_all([pool.pool for pool in made.pools], sort_keys=False))
 
 
 def _is_list(document: object) -> bool:
@@ -54,9 +55,13 @@ def _is_list(document: object) -> bool:
     return isinstance(document, dict) and str(document.get("kind", "")).endswith("List")
 
 
+def _line(note: Note) -> str:
+    return f"{'!' if note.open else ' '} {note.field}: {note.what}"
+
+
 def _explain(pool: Converted) -> None:
     lines = [f"{pool.kind} {pool.name} → RunnerPool {pool.name}"]
-    lines += [f"  {'!' if note.open else ' '} {note.field}: {note.what}" for note in pool.notes]
+    lines += [f"  {_line(note)}" for note in pool.notes]
     if problem := _problem(pool.pool):
         lines.append(f"  ! Ostler refuses this pool: {problem}")
     sys.stderr.write("\n".join(lines) + "\n")

@@ -8,7 +8,7 @@ Source: the custom resource definitions of actions-runner-controller (`actions.s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,18 @@ from rules.pools.workloads import Lifecycle, Workload
 
 Json = dict[str, Any]
 
-IMAGE = "ghcr.io/actions/actions-runner:latest"
+IMAGE = "ghcr.io/actions/actions-runner:2.337.0"
+"""Image of a converted pool: the version that the pages of this project use. Its note asks for a newer one."""
 KINDS = ("RunnerDeployment", "RunnerReplicaSet", "RunnerSet")
 AUTOSCALER = "HorizontalRunnerAutoscaler"
+SCALE_SETS = ("AutoscalingRunnerSet", "AutoscalingListener", "EphemeralRunnerSet", "EphemeralRunner")
+SCALE_SETS_ARE_LEFT = (
+    "runner scale sets are not converted yet; write the pool by hand with the table in "
+    "docs/operations/runner-images.md#bring-an-image-that-ran-under-arc"
+)
 DEFAULT_THRESHOLD = 0.8
 """Share of busy runners above which actions-runner-controller adds runners if the metric sets none."""
+_DELAY = "scaleDownDelaySecondsAfterScaleOut"
 DEFAULT_LABELS = ("self-hosted", "linux", "x64")
 """Labels that a runner of actions-runner-controller has besides its own. Ostler's runners have no other labels than
 those of their pool, so a workflow that asks for one of them would find no runner otherwise."""
@@ -72,8 +79,9 @@ _ADVICE: Mapping[str, str] = {
     "(docs/operations/docker-in-jobs.md)",
     "enterprise": "Ostler registers runners in organisations and repositories; write one pool for each organisation",
     "githubAPICredentialsFrom": "Ostler is one GitHub App for all pools; install it in the organisation",
-    "image": "the images of actions-runner-controller have another layout; use GitHub's image or your own "
-    "(docs/operations/runner-images.md)",
+    "image": f"the pool has {IMAGE}, because the images of actions-runner-controller have another layout; write the "
+    "newest version of GitHub's image, or your own image (docs/operations/runner-images.md)",
+    "resources": "each runner of a pool has limits; write the sizes of a job into spec.resources",
     "serviceAccountName": "each runner has a ServiceAccount of its own without rights; give a job credentials in "
     "another way, such as OpenID Connect",
     "sidecarContainers": "a sidecar must end with the job; write it into podTemplate.spec.initContainers with "
@@ -83,6 +91,16 @@ _ADVICE: Mapping[str, str] = {
     "workVolumeClaimTemplate": "workload StatefulSet with volumes.claims keeps a volume (docs/operations/volumes.md)",
 }
 """Advice about fields without a counterpart. Every other field without a counterpart gets `NO_COUNTERPART`."""
+
+_DEFAULTS: Mapping[str, str] = {
+    "dockerEnabled": "the runners have a Docker daemon",
+    "image": "the runners have the image of their controller",
+    "resources": "the runners have no limits, and the pool would get 2 CPU, 4Gi memory and 10Gi disk",
+    "securityContext": "the jobs may use sudo, and jobs of the pool may not (docs/operations/rights-of-jobs.md)",
+    "serviceAccountName": "the runners have the token of their namespace's default ServiceAccount",
+    "workDir": "the runners work in /runner/_work",
+}
+"""What absent fields mean to actions-runner-controller, where a pool without the field differs."""
 
 NO_COUNTERPART = "it has no counterpart; check whether the pool needs it"
 _NEEDLESS = frozenset({"effectiveTime", "podManagementPolicy", "selector", "serviceName", "updateStrategy"})
@@ -119,6 +137,17 @@ class Converted:
         metadata = {"name": self.name}
         return {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "metadata": metadata, "spec": self.spec}
 
+    @property
+    def labels(self) -> set[str]:
+        """Return the labels of the pool. Their case has no meaning."""
+        return {label.lower() for label in self.spec["runnerLabels"]}
+
+    @property
+    def scope(self) -> object:
+        """Return the only repository whose jobs the pool serves, or None if it may serve several."""
+        allowed = self.spec.get("allowedRepositories") or [(self.spec.get("registration") or {}).get("repository")]
+        return allowed[0]
+
     def became(self, source: str, target: str) -> None:
         """Note that a field became another field."""
         self.notes.append(Note(source, target))
@@ -128,15 +157,29 @@ class Converted:
         self.notes.append(Note(source, advice, open=True))
 
 
-def convert(objects: Iterable[Json]) -> list[Converted]:
-    """Return a pool for each runner object, with the limits of the autoscaler that names it.
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Pools that were made, and a note for each object that became no pool."""
 
-    Other objects are ignored. Raises `NotConvertible` if an object cannot become a pool, or if there is none.
+    pools: list[Converted]
+    skipped: list[Note]
+
+
+def convert(objects: Iterable[Json]) -> Conversion:
+    """Return a pool for each runner object without an owner, with the limits of the autoscaler that names it.
+
+    An object that another object made, such as the RunnerReplicaSet of a RunnerDeployment, becomes no pool: its owner
+    does. Objects that have nothing to do with runners are ignored. Raises `NotConvertible` if an object cannot become a
+    pool, or if there is none.
     """
     found = [each for each in objects if isinstance(each, dict)]
     scalers = [each for each in found if each.get("kind") == AUTOSCALER]
-    pools = []
+    present = {_title(each) for each in found}
+    pools, skipped = [], []
     for each in found:
+        if reason := _skip(each, present):
+            skipped.append(reason)
+            continue
         if each.get("kind") not in KINDS:
             continue
         name = (each.get("metadata") or {}).get("name")
@@ -147,8 +190,58 @@ def convert(objects: Iterable[Json]) -> list[Converted]:
         except (AttributeError, KeyError, TypeError, ValueError):
             raise NotConvertible(f"{each['kind']} {name} does not have the structure of its kind") from None
     if not pools:
-        raise NotConvertible(f"there is no object of the kinds {', '.join(KINDS)}")
-    return pools
+        reasons = [f"{note.field}: {note.what}" for note in skipped if note.open]
+        raise NotConvertible("; ".join([f"there is no object of the kinds {', '.join(KINDS)}", *reasons[:1]]))
+    _compare(pools)
+    return Conversion(pools, skipped)
+
+
+def _title(item: Json) -> str:
+    metadata = item.get("metadata")
+    return f"{item.get('kind')} {metadata.get('name') if isinstance(metadata, dict) else None}"
+
+
+def _skip(item: Json, present: Container[str]) -> Note | None:
+    """Return a note if the object is about runners and no pool is made of it, or None."""
+    kind = item.get("kind")
+    if kind is None and "githubConfigUrl" in item:
+        return Note("values of the chart gha-runner-scale-set", SCALE_SETS_ARE_LEFT, open=True)
+    if kind not in (*KINDS, *SCALE_SETS, AUTOSCALER, "Runner"):
+        return None
+    metadata = item.get("metadata")
+    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    for owner in owners or ():
+        if owner.get("kind") not in (*KINDS, *SCALE_SETS):
+            continue
+        name = f"{owner['kind']} {owner.get('name')}"
+        if name in present:
+            return Note(_title(item), f"no pool, because {name} owns it")
+        return Note(_title(item), f"no pool, because {name} owns it; convert {name} instead", open=True)
+    if kind in SCALE_SETS:
+        return Note(_title(item), SCALE_SETS_ARE_LEFT, open=True)
+    if kind == "Runner":
+        return Note(_title(item), "single runners are not converted; write a pool with replicas 1", open=True)
+    if kind == AUTOSCALER:
+        target = (item.get("spec") or {}).get("scaleTargetRef") or {}
+        name = f"{target.get('kind', KINDS[0])} {target.get('name')}"
+        if name not in present:
+            return Note(_title(item), f"its target {name} is not in the input; convert both together", open=True)
+    return None
+
+
+def _compare(pools: Sequence[Converted]) -> None:
+    """Ask for a decision about pools with equal names, and about pools with equal labels that serve the same jobs."""
+    for index, pool in enumerate(pools):
+        for other in pools[:index]:
+            if other.name == pool.name:
+                pool.asks("metadata.name", f"{other.kind} {other.name} becomes a pool of the same name; rename one")
+            scopes = {pool.scope, other.scope}
+            if pool.labels == other.labels and (None in scopes or len(scopes) == 1):
+                pool.asks(
+                    "runnerLabels",
+                    f"{other.kind} {other.name} has the same labels; a job that both pools serve is held until one has "
+                    "another label or routingPriority",
+                )
 
 
 def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
@@ -160,7 +253,7 @@ def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
     container = containers.pop(RUNNER, {})
     own = {**container, **{name: runner[name] for name in _CONTAINER_FIELDS & set(runner)}}
     if any(each.get("controller") for each in item["metadata"].get("ownerReferences") or ()):
-        made.asks("metadata.ownerReferences", "another object owns this one; convert the owner instead")
+        made.asks("metadata.ownerReferences", "another object owns this one and can write it again; change the owner")
     _registration(made, runner)
     _lifecycle(made, runner)
     made.spec["replicas"] = int(spec.get("replicas", 1))
@@ -172,8 +265,12 @@ def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
         made.asks(f"containers[{name}]", _ADVICE["sidecarContainers"])
     for name in sorted(set(own) - _CONTAINER_FIELDS - {"name"}):
         made.asks(f"containers[runner].{name}", _ADVICE.get(name, NO_COUNTERPART))
+    has_daemon = runner.get("dockerdWithinRunnerContainer") or runner.get("containerMode") == "kubernetes"
+    for name in sorted(set(_DEFAULTS) - set(runner) - set(own)):
+        if name != "dockerEnabled" or not has_daemon:
+            made.asks(name, f"absent, so {_DEFAULTS[name]}; {_ADVICE[name]}")
     for name in sorted(set(runner) - _READ - _POD_FIELDS - _CONTAINER_FIELDS):
-        if name in _NEEDLESS:
+        if name in _NEEDLESS or (name == "dockerEnabled" and runner[name] is False):
             made.became(name, "nothing: a pool needs no such field")
         else:
             made.asks(name, _ADVICE.get(name, NO_COUNTERPART))
@@ -182,8 +279,6 @@ def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
 
 def _registration(made: Converted, runner: Json) -> None:
     made.spec["image"] = IMAGE
-    if "image" not in runner:
-        made.asks("image", _ADVICE["image"])
     made.spec["runnerLabels"] = list(
         dict.fromkeys((*DEFAULT_LABELS, *(str(each) for each in runner.get("labels") or ())))
     )
@@ -234,8 +329,11 @@ def _autoscaling(made: Converted, scalers: Sequence[Json]) -> None:
         if threshold is not None:
             made.spec["autoscaling"]["targetBusyPercent"] = threshold
             made.became(f"{AUTOSCALER}.metrics.scaleUpThreshold", "autoscaling.targetBusyPercent")
-        for name in sorted(set(spec) - {"scaleTargetRef", "minReplicas", "maxReplicas"}):
-            if name in {"metrics", "scaleUpTriggers", "scaleDownDelaySecondsAfterScaleOut"}:
+        if (delay := spec.get(_DELAY)) is not None:
+            made.spec["autoscaling"]["scaleDownDelay"] = f"{int(delay)}s"
+            made.became(f"{AUTOSCALER}.{_DELAY}", "autoscaling.scaleDownDelay")
+        for name in sorted(set(spec) - {"scaleTargetRef", "minReplicas", "maxReplicas", _DELAY}):
+            if name in {"metrics", "scaleUpTriggers"}:
                 made.became(f"{AUTOSCALER}.{name}", "nothing: Ostler counts the queued jobs itself")
             else:
                 made.asks(f"{AUTOSCALER}.{name}", NO_COUNTERPART)

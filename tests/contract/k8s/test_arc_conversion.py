@@ -87,3 +87,17 @@ def test_a_file_without_runner_objects_is_a_mistake_with_a_cure(tmp_path: Path, 
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert "kubectl get" in done.stderr
+
+
+def test_the_command_names_objects_of_which_it_makes_no_pool(tmp_path: Path) -> None:
+    file = tmp_path / "arc.yaml"
+    owned = {
+        "kind": "RunnerReplicaSet",
+        "metadata": {"name": "builds-x7k2p", "ownerReferences": [{"kind": "RunnerDeployment", "name": "builds"}]},
+    }
+    scale_set = {"kind": "AutoscalingRunnerSet", "metadata": {"name": "arm"}}
+    file.write_text(yaml.safe_dump({"kind": "List", "items": [*yaml.safe_load_all(GIVEN), owned, scale_set]}))
+    done = run_command({}, "pool", "convert", str(file))
+    assert list(yaml.safe_load_all(done.stdout)) == list(yaml.safe_load_all(SHOWN))
+    assert "  RunnerReplicaSet builds-x7k2p: no pool, because RunnerDeployment builds owns it\n" in done.stderr
+    assert "! AutoscalingRunnerSet arm: runner scale sets are not converted yet" in done.stderr

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from rules.pools.arc import Converted, NotConvertible, convert
+from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY
+from k8s_adapters.pools import read_pool
+from rules.pools.arc import IMAGE, Converted, NotConvertible, convert
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-arc.md"
 RUNNER = {"organization": "acme", "labels": ["builds"]}
@@ -21,7 +23,7 @@ def one(kind: str = "RunnerDeployment", runner: Any = None, scaler: Any = None, 
     if scaler is not None:
         target = {"scaleTargetRef": {"kind": kind, "name": "builds"}}
         objects.insert(0, {"kind": "HorizontalRunnerAutoscaler", "spec": target | scaler})
-    (pool,) = convert(objects)
+    (pool,) = convert(objects).pools
     return pool
 
 
@@ -51,6 +53,16 @@ VALUES: dict[str, Any] = {
     "volumeMounts": [{"name": "a", "mountPath": "/a"}],
 }
 UNKNOWN = "aFieldOfTomorrow"
+ABSENT = {"dockerEnabled", "image", "resources", "securityContext", "serviceAccountName", "workDir"}
+"""Fields whose absence means something else to actions-runner-controller than to Ostler."""
+
+
+def runners(kind: str, name: str, owner: tuple[str, str] | None = None, **runner: Any) -> dict[str, Any]:
+    """Return an object of actions-runner-controller, with the owner reference that its controller sets."""
+    metadata: dict[str, Any] = {"name": name}
+    if owner is not None:
+        metadata["ownerReferences"] = [{"kind": owner[0], "name": owner[1], "controller": True}]
+    return {"kind": kind, "metadata": metadata, "spec": {"template": {"spec": RUNNER | runner}}}
 
 
 @pytest.mark.parametrize(
@@ -72,12 +84,12 @@ def test_the_table_of_the_page_is_read_at_all() -> None:
 def test_ephemeral_runners_get_no_scope_and_an_advice_about_accounts_and_forks() -> None:
     pool = one()
     assert pool.spec == {
-        "image": "ghcr.io/actions/actions-runner:latest",
+        "image": IMAGE,
         "runnerLabels": ["self-hosted", "linux", "x64", "builds"],
         "lifecycle": "ephemeral",
         "replicas": 1,
     }
-    assert set(decisions(pool)) == {"image", "organization", "allowForks"}
+    assert set(decisions(pool)) == {"organization", "allowForks", *ABSENT}
 
 
 def test_runners_in_one_repository_admit_only_that_repository() -> None:
@@ -107,7 +119,7 @@ def test_persistent_runners_of_an_enterprise_are_refused() -> None:
         one(runner={"enterprise": "acme", "ephemeral": False})
 
 
-OF_OTHERS = {"minReplicas", "maxReplicas", "replicas", "volumeClaimTemplates"}
+OF_OTHERS = {"maxReplicas", "minReplicas", "replicas", "scaleDownDelaySecondsAfterScaleOut", "volumeClaimTemplates"}
 """Fields in the table that other tests are about."""
 
 
@@ -170,3 +182,115 @@ def test_further_containers_and_the_image_of_the_runner_are_decisions() -> None:
 def test_what_is_no_runner_object_is_refused_in_one_line(objects: list[Any], says: str) -> None:
     with pytest.raises(NotConvertible, match=re.escape(says)):
         convert(objects)
+
+
+def test_objects_of_an_owner_become_no_second_pool() -> None:
+    made = convert(
+        [
+            runners("RunnerReplicaSet", "builds-x7k2p", owner=("RunnerDeployment", "builds")),
+            runners("RunnerDeployment", "builds"),
+            runners("Runner", "builds-x7k2p-9qv4d", owner=("RunnerReplicaSet", "builds-x7k2p")),
+        ]
+    )
+    assert [pool.name for pool in made.pools] == ["builds"]
+    assert [(note.field, note.open) for note in made.skipped] == [
+        ("RunnerReplicaSet builds-x7k2p", False),
+        ("Runner builds-x7k2p-9qv4d", False),
+    ]
+    assert made.skipped[0].what == "no pool, because RunnerDeployment builds owns it"
+
+
+def test_object_whose_owner_is_missing_asks_for_the_owner() -> None:
+    owned = runners("RunnerReplicaSet", "builds-x7k2p", owner=("RunnerDeployment", "builds"))
+    made = convert([owned, runners("RunnerDeployment", "others")])
+    assert [(pool.name, note.open) for pool in made.pools for note in made.skipped] == [("others", True)]
+    with pytest.raises(NotConvertible, match="RunnerDeployment builds owns it; convert RunnerDeployment builds"):
+        convert([owned])
+
+
+def test_object_of_a_foreign_owner_becomes_a_pool_with_a_decision() -> None:
+    (pool,) = convert([runners("RunnerDeployment", "builds", owner=("Fleet", "acme"))]).pools
+    assert "metadata.ownerReferences" in decisions(pool)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "asks"),
+    [
+        ({}, {}, True),
+        ({"labels": ["BUILDS"]}, {}, True),
+        ({"labels": ["tests"]}, {}, False),
+        ({"repository": "acme/a"}, {}, True),
+        ({"repository": "acme/a"}, {"repository": "acme/b"}, False),
+        ({"repository": "acme/a"}, {"repository": "acme/a", "ephemeral": False}, True),
+    ],
+)
+def test_pools_with_equal_labels_are_named_when_they_serve_the_same_jobs(first: Any, second: Any, asks: bool) -> None:
+    made = convert([runners("RunnerDeployment", "a", **first), runners("RunnerSet", "b", **second)])
+    assert ["runnerLabels" in decisions(pool) for pool in made.pools] == [False, asks]
+
+
+def test_pools_of_the_same_name_are_a_decision() -> None:
+    made = convert([runners("RunnerDeployment", "a"), runners("RunnerSet", "a", labels=["tests"])])
+    assert ["metadata.name" in decisions(pool) for pool in made.pools] == [False, True]
+
+
+@pytest.mark.parametrize("field", sorted(ABSENT))
+def test_absent_field_with_another_default_is_a_decision(field: str) -> None:
+    assert decisions(one())[field].startswith("absent, so ")
+    given = one(runner=RUNNER | {field: VALUES.get(field, "acme")})
+    assert not any(note.what.startswith("absent") for note in given.notes if note.field == field)
+
+
+@pytest.mark.parametrize(
+    "runner", [{"dockerdWithinRunnerContainer": True}, {"containerMode": "kubernetes"}, {"dockerEnabled": False}]
+)
+def test_runners_without_a_docker_sidecar_need_no_decision_about_it(runner: dict[str, Any]) -> None:
+    assert "dockerEnabled" not in decisions(one(runner=RUNNER | runner))
+
+
+@pytest.mark.parametrize("seconds", [0, 300])
+def test_the_delay_of_a_scale_down_becomes_the_delay_of_the_pool(seconds: int) -> None:
+    pool = one(scaler={"maxReplicas": 7, "scaleDownDelaySecondsAfterScaleOut": seconds})
+    assert pool.spec["autoscaling"]["scaleDownDelay"] == f"{seconds}s"
+    seen = read_pool({**pool.pool, "metadata": {"name": "builds", "namespace": "", "uid": ""}})
+    assert (seen.problem, seen.scale_down_delay) == (None, float(seconds))
+
+
+SCALE_SET = {"kind": "AutoscalingRunnerSet", "metadata": {"name": "arm"}, "spec": {}}
+
+
+@pytest.mark.parametrize("item", [SCALE_SET, {"githubConfigUrl": "https://github.com/acme", "maxRunners": 5}])
+def test_scale_sets_are_refused_with_the_page_that_has_the_table(item: dict[str, Any]) -> None:
+    with pytest.raises(NotConvertible, match="scale sets are not converted yet; write the pool by hand") as refused:
+        convert([item])
+    page, _, heading = re.findall(r"(docs/[\w/-]+\.md)(#)([\w-]+)", str(refused.value))[0]
+    headings = re.findall(r"^#+ (.*)", (PAGE.parents[2] / page).read_text(), re.MULTILINE)
+    assert heading in {each.lower().replace(" ", "-") for each in headings}
+    (note,) = convert([item, runners("RunnerDeployment", "builds")]).skipped
+    assert note.open
+
+
+def test_an_autoscaler_without_its_target_is_a_decision() -> None:
+    scaler = {
+        "kind": "HorizontalRunnerAutoscaler",
+        "metadata": {"name": "a"},
+        "spec": {"scaleTargetRef": {"name": "a"}},
+    }
+    (note,) = convert([scaler, runners("RunnerDeployment", "builds")]).skipped
+    assert (note.field, note.open) == ("HorizontalRunnerAutoscaler a", True)
+
+
+def test_all_pages_and_the_command_use_one_version_of_the_runner_image() -> None:
+    pages = [*PAGE.parents[1].rglob("*.md"), PAGE.parents[2] / "README.md"]
+    images = {
+        image for page in pages for image in re.findall(r"ghcr\.io/actions/actions-runner:[\w.]+", page.read_text())
+    }
+    assert images == {IMAGE}
+
+
+def test_the_page_lists_the_absent_fields_that_the_command_names() -> None:
+    table = PAGE.read_text().partition("| absent field | the old runners | the pool |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == ABSENT
+    sizes = f"{DEFAULT_CPU} CPU, {DEFAULT_MEMORY} memory and {DEFAULT_EPHEMERAL_STORAGE} disk"
+    assert f"has {sizes}" in table
+    assert sizes in decisions(one())["resources"]
