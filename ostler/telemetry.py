@@ -264,7 +264,7 @@ for _event in _EVENTS:
     WATCH_EVENTS.labels(_event.lower())
 for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
-for _why in ("surplus", "drained", "forbidden", "template", "cordoned", "not_started", "over"):
+for _why in ("surplus", "drained", "forbidden", "template", "cordoned", "not_started", "age", "overdue", "over"):
     PODS_RETIRED.labels(_why)
 for _how in ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "deadline", "unknown"):
     PODS_LOST.labels(_how)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from models.browse.api_tokens import Refused
 from ostler import telemetry
 from ostler.errors import ConfigurationError
 from ostler.task_names import SWEEPS
+from rules.claims.pod_ends import How
+from rules.pools.pool_plan import Why
+from rules.pools.scaling import Verdict
+from rules.pools.starts import Trouble
 from rules.sweeps.reaping import Repaired
 from tasks.worker.app import MODULES
 
@@ -45,6 +52,8 @@ BOUNDED = {
     "found_by",
     "verdict",
 }
+EXPLAINED = {"cause", "found_by", "hint", "how", "outcome", "to", "type", "verdict", "why"}
+"""Labels whose values the page about metrics explains."""
 
 
 def test_every_metric_is_named_by_convention() -> None:
@@ -140,3 +149,59 @@ def test_a_port_that_is_taken_is_said_by_its_variable() -> None:
         taken.listen()
         with pytest.raises(ConfigurationError, match="OSTLER_METRICS_PORT"):
             telemetry.serve(taken.getsockname()[1])
+
+
+ENUMS: dict[str, Iterable[str]] = {
+    "API_UNAUTHORIZED": Refused,
+    "FAILED_STARTS": set(Trouble) - {Trouble.QUOTA},
+    "PODS_LOST": How,
+    "PODS_RETIRED": [why.name.lower() for why in Why],
+    "SCALINGS": Verdict,
+}
+"""Metrics whose label takes its values from an enum of the code."""
+
+
+def literal_labels() -> set[tuple[str, tuple[str, ...]]]:
+    """Return the metric and the label values of each call of `labels` in the product that has only literals."""
+    found = set()
+    for folder in ("cli", "github_adapters", "k8s_adapters", "models", "ostler", "poller", "tasks", "watch", "web"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for call in ast.walk(ast.parse(file.read_text())):
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Attribute)
+                    and call.func.attr == "labels"
+                    and isinstance(call.func.value, ast.Attribute)
+                    and call.args
+                    and all(isinstance(arg, ast.Constant) for arg in call.args)
+                ):
+                    values = tuple(str(arg.value) for arg in call.args if isinstance(arg, ast.Constant))
+                    found.add((call.func.value.attr, values))
+    return found
+
+
+def test_every_label_value_that_the_code_uses_starts_at_zero() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    used = {(name, (str(value),)) for name, values in ENUMS.items() for value in values} | literal_labels()
+    assert ("PODS_RETIRED", ("over",)) in used
+    missing = {f"{name}{list(values)}" for name, values in used if values not in getattr(telemetry, name)._metrics}
+    assert missing == set()
+
+
+def test_every_label_value_is_explained_in_the_page() -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = dict(re.findall(r"^\| `(ostler_\w+)` \|(.*)$", page, re.MULTILINE))
+    rows["ostler_stall_seconds"] = page.partition("\n## Stalled\n")[2].partition("\n## ")[0]
+    samples = re.findall(
+        r"^(ostler_[a-z_]+?)(?:_bucket|_sum|_count)?{(.*)} ", telemetry.exposition().decode(), re.MULTILINE
+    )
+    missing = {
+        f"{metric}: {value}"
+        for metric, labels in samples
+        for label, value in re.findall(r'([a-z_]+)="([^"]*)"', labels)
+        if label in EXPLAINED and not re.search(rf"\b{value.replace('_', '[_ ]')}", rows[metric])
+    }
+    assert missing == set()
