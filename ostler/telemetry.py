@@ -76,7 +76,7 @@ RUNNER_START_SECONDS = Histogram(
 )
 JOB_WAIT_SECONDS = Histogram(
     "ostler_job_wait_seconds",
-    "Seconds from the creation of a job at GitHub to the delivery of a JIT for it, once for each delivered claim",
+    "Seconds from the creation of a job at GitHub to each delivery of its JIT, or to its start on a persistent runner",
     buckets=_WAITS,
     registry=_registry,
 )

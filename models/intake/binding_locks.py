@@ -128,7 +128,8 @@ def _touched(db: Connection, own: Sequence[int], named: Sequence[str]) -> _Touch
 
 
 _LOCK_JOBS = """
-    SELECT j.id, j.state, j.account_id, j.pool_id, coalesce(p.vcpu, 0) AS vcpu, coalesce(p.memory, 0) AS memory
+    SELECT j.id, j.state, j.account_id, j.pool_id, j.queued_at, coalesce(p.vcpu, 0) AS vcpu,
+           coalesce(p.memory, 0) AS memory
     FROM jobs j LEFT JOIN pools p ON p.id = j.pool_id
     WHERE j.id = ANY(:ids) ORDER BY j.id FOR NO KEY UPDATE OF j
 """
@@ -187,6 +188,7 @@ def _lock(db: Connection, own: Sequence[int], events: Sequence[WorkflowJobEvent]
                 pool_id=row.pool_id,
                 vcpu=row.vcpu,
                 memory=row.memory,
+                queued_at=row.queued_at,
             )
             for row in jobs
         },

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Connection
 
 from models.claims import runner_failures
 from models.claims.releases import request_release
+from models.db.engine import after_commit
 from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
 from models.tables import claim_jobs, executions
 from models.tables.transitions import move_claim, move_jobs
+from ostler import telemetry
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState
 from rules.intake.bindings import ClaimView, JobView, Loss, Runner, judge_runner, loss_of, may_swap
@@ -162,7 +165,7 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
     _insert_execution(batch, job, claim, runner_name=runner_name, started=started)
     loser = batch.locked.of_job(job.id)
     if claim is None or claim.persistent:
-        _bind_apart(batch, job, claim, loser, runner_name=runner_name)
+        _bind_apart(batch, job, claim, loser, runner_name=runner_name, started=started)
         return
     if claim.job_id != job.id:
         _count_remap(batch, job, runner_name, claim, loser)
@@ -179,17 +182,26 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
 
 
 def _bind_apart(
-    batch: _Batch, job: JobView, claim: ClaimView | None, loser: ClaimView | None, *, runner_name: str
+    batch: _Batch,
+    job: JobView,
+    claim: ClaimView | None,
+    loser: ClaimView | None,
+    *,
+    runner_name: str,
+    started: datetime,
 ) -> None:
     """Take `job` from the claim `loser`, because a runner without a job of its own executes it.
 
-    `claim` is the registration of a persistent runner, or None for any other runner.
+    `claim` is the registration of a persistent runner, or None for any other runner. A persistent runner gets no JIT
+    for the job, so the job's wait is measured here.
     """
     if loser is not None:
         _count_remap(batch, job, runner_name, claim, loser)
         _lose(batch, loser, reason="remapped")
     if claim is not None:
         claim.executes = job.id
+        waited = max(0.0, (started - job.queued_at).total_seconds())
+        after_commit(batch.db, partial(telemetry.JOB_WAIT_SECONDS.observe, waited))
 
 
 # Claims and jobs that a binding displaces

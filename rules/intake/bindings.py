@@ -8,6 +8,7 @@ rows before the judgement and writes the verdict afterwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from rules.claims.machines import ClaimState, JobState
@@ -23,6 +24,7 @@ class JobView:
     pool_id: int | None
     vcpu: int
     memory: int
+    queued_at: datetime
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from sqlalchemy import Engine, Row, text
 
 from models.db.engine import transaction
 from models.tables.transitions import move_claim
+from ostler import telemetry
 from tests.database import Database
 from tests.integration.models.webhook_rows import (
     NOW,
@@ -533,3 +534,32 @@ def _wait_for_a_blocked_backend(engine: Engine) -> None:
         if blocked:
             return
     raise AssertionError("nothing was blocked")
+
+
+# Waits of jobs
+
+
+def _waits() -> list[float]:
+    """Return the number of waits that the metric has seen, and their sum in seconds."""
+    samples = {each.name: each.value for metric in telemetry.JOB_WAIT_SECONDS.collect() for each in metric.samples}
+    return [samples["ostler_job_wait_seconds_count"], samples["ostler_job_wait_seconds_sum"]]
+
+
+@pytest.mark.parametrize("event", [in_progress, completed])
+def test_job_of_a_persistent_runner_has_its_wait_measured_once(database: Database, pool: int, event: Any) -> None:
+    deliver(database.engine, queued(1))
+    claim = add_claim(database.engine, pool, None, runner="p", state="delivered")
+    with database.engine.begin() as db:
+        db.execute(text("UPDATE claims SET purpose = 'register', spare_since = NULL WHERE id = :id"), {"id": claim})
+    before = _waits()
+    deliver(database.engine, event(1, "p", started_at=NOW + timedelta(seconds=12)))
+    deliver(database.engine, completed(1, "p", started_at=NOW + timedelta(seconds=12)))
+    assert [now - then for now, then in zip(_waits(), before, strict=True)] == [1, 42]
+
+
+def test_job_of_another_runner_or_of_a_jit_counts_no_wait_at_its_start(database: Database, pool: int) -> None:
+    deliver(database.engine, queued(1), queued(2))
+    add_claim(database.engine, pool, 1, runner="r")
+    before = _waits()
+    deliver(database.engine, in_progress(1, "r"), in_progress(2, "hosted"))
+    assert _waits() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,7 +13,9 @@ CLAIM = ClaimView(
     id=1, state="delivered", job_id=10, pool_id=1, account_id=7, scope="orgs/acme", vcpu=1, memory=1, runner_name="r"
 )
 LOSER = replace(CLAIM, id=2, job_id=11, runner_name="s")
-FORMER = JobView(id=10, state="claimed", account_id=7, pool_id=1, vcpu=1, memory=1)
+FORMER = JobView(
+    id=10, state="claimed", account_id=7, pool_id=1, vcpu=1, memory=1, queued_at=datetime(2026, 11, 20, tzinfo=UTC)
+)
 
 
 @pytest.mark.parametrize("state", ["delivered", "executing", "releasing"])
