@@ -1,7 +1,7 @@
 """Intake of a batch of `workflow_job` webhooks in one transaction.
 
 Each webhook delivery is identified by its GUID and is applied once. Even if events arrive late, twice or out of order,
-the row of the job ends in the same state. New jobs get their row, pool, priority and hold here. `in_progress` and
+the row of the job ends in the same state. New jobs get their row, pool and hold here. `in_progress` and
 `completed` events continue to `models.intake.bindings`. This module sends no message. It returns the messages that the
 caller must send after the commit.
 """
@@ -34,7 +34,6 @@ from rules.routing.access import Access
 from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolChoice, PoolLabels, choose_pool, detail_of
-from rules.routing.priority import priority_of
 from rules.routing.routing import Route, Wait, route
 from rules.routing.scopes import Scope
 
@@ -192,7 +191,7 @@ class _Router:
     @functools.cached_property
     def _accounts(self) -> dict[int, Row[Any]]:
         rows = self._db.execute(
-            text("SELECT id, budget_count, priority_rules, access, access_asked_at FROM accounts WHERE id = ANY(:ids)"),
+            text("SELECT id, budget_count, access, access_asked_at FROM accounts WHERE id = ANY(:ids)"),
             {"ids": sorted({event.owner_id for event in self._events})},
         )
         return {row.id: row for row in rows}
@@ -257,15 +256,6 @@ class _Router:
             private_only=pool.private_only,
         )
         return self._groups.wait(wanted)
-
-    def priority(self, event: WorkflowJobEvent) -> int:
-        """Return the priority of a job by the rules of its account."""
-        return priority_of(
-            self._accounts[event.owner_id].priority_rules,
-            repository=event.repository,
-            workflow=event.workflow_name,
-            branch=event.head_branch,
-        )
 
     def _choose(self, event: WorkflowJobEvent) -> PoolChoice:
         origin = self._origins.get(event.run_id, Origin.UNKNOWN)
@@ -333,7 +323,6 @@ def _insert(
             "hold_reason": routed.hold,
             "hold_detail": routed.detail,
             "not_before": routed.not_before.isoformat() if routed.not_before else None,
-            "priority": router.priority(event),
             "queued_at": event.created_at.isoformat(),
             "why": event.action,
         }

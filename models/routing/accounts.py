@@ -40,6 +40,7 @@ class Account(Base):
     budget_count: Mapped[int]
     budget_vcpu: Mapped[int] = mapped_column(comment="millicores")
     budget_memory: Mapped[int] = mapped_column(comment="MiB")
+    # No code reads the next column. It stays for one release, because workers of the previous release read it.
     priority_rules: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default="[]")
     created_at: Mapped[datetime]
     access: Mapped[str] = mapped_column(server_default="allowed", comment="whether its jobs are served: allowed, held")

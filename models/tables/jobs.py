@@ -74,6 +74,7 @@ class Job(Base):
     not_before: Mapped[datetime | None]
     ask_after: Mapped[datetime | None] = mapped_column(comment="`unresolved_jobs` asks GitHub no earlier")
     failures: Mapped[int] = mapped_column(server_default="0", comment="mints in a row that GitHub refused")
+    # 0 for each job. The order of jobs keeps the column for one release, so that it is the same in old and new workers.
     priority: Mapped[int] = mapped_column(server_default="0")
     queued_at: Mapped[datetime] = mapped_column(comment="its age; a release keeps it")
     started_at: Mapped[datetime | None]

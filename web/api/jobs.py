@@ -59,7 +59,6 @@ class Job(Shown):
     hold_reason: HoldReason | None
     hold_detail: str | None
     not_before: datetime | None
-    priority: int
     queued_at: datetime
     started_at: datetime | None
     completed_at: datetime | None

@@ -285,13 +285,6 @@ def test_a_held_job_that_runs_elsewhere_loses_its_hold(database: Database) -> No
     assert (job.state, job.hold_reason, job.hold_detail) == ("running", None, None)
 
 
-def test_the_accounts_rules_give_the_priority(database: Database) -> None:
-    deliver(database.engine, queued(1))
-    _set(database.engine, """UPDATE accounts SET priority_rules = '[{"branch": "main", "priority": 8}]'""")
-    deliver(database.engine, queued(2), queued(3, head_branch="topic"))
-    assert [job_row(database.engine, job_id).priority for job_id in (1, 2, 3)] == [0, 8, 0]
-
-
 def test_a_login_that_changed_is_the_same_account(database: Database) -> None:
     deliver(database.engine, queued(1))
     deliver(database.engine, queued(2, owner_login="acme-new", repository="acme-new/app"))
