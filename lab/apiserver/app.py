@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from lab.apiserver import execs, lists, patches
+from lab.apiserver import discovery, execs, lists, patches, tables
 from lab.apiserver.creation import timestamp
 from lab.apiserver.kinds import NAMESPACE, POD, SERVICE_ACCOUNT, Json, Kind
 from lab.apiserver.objects import Objects
@@ -152,15 +152,17 @@ class ApiServer:
             return PlainTextResponse("ok")
         if path == "/version":
             return _json(_VERSION)
-        discovery = path in {"/openid/v1/jwks", "/.well-known/openid-configuration"}
-        if _MASTERS not in user.groups and not (discovery and _SERVICE_ACCOUNTS in user.groups):
+        keys = path in {"/openid/v1/jwks", "/.well-known/openid-configuration"}
+        resources = discovery.answer(path, self.objects.kinds) if request.method == "GET" else None
+        allowed = user is not _ANONYMOUS if resources else keys and _SERVICE_ACCOUNTS in user.groups
+        if _MASTERS not in user.groups and not allowed:
             raise forbidden("", {}, "", f'User "{user.name}" cannot {_VERBS[request.method]} path "{path}"')
         if path == "/openid/v1/jwks":
             accepted = request.headers.get("accept", "*/*")
             if not any(each in accepted for each in (_JWKS, "*/*", "application/*")):
                 raise not_acceptable(_JWKS, details={})
             return _json(self.tokens.keys(), media_type=_JWKS)
-        if discovery:
+        if keys:
             return _json(
                 {
                     "issuer": ISSUER,
@@ -170,6 +172,8 @@ class ApiServer:
                     "id_token_signing_alg_values_supported": ["RS256"],
                 }
             )
+        if resources:
+            return _json(resources)
         return PlainTextResponse("404 page not found\n", status_code=404)
 
     def _review(self, request: Request, user: User, target: Target, body: bytes) -> Response:
@@ -194,13 +198,18 @@ class ApiServer:
             lines = _not_empty(lists.watch(self.store, kind, target.namespace, query, partial=partial))
             return StreamingResponse(lines, media_type="application/json")
         partial = _wants_partial(request, "PartialObjectMetadataList")
-        page = lists.list_page(self.store, kind, target.namespace, query, partial=partial)
+        page = lists.list_page(
+            self.store, kind, target.namespace, query, partial=partial, table=not partial and _wants_table(request)
+        )
         return Response(page, media_type="application/json")
 
     def _object(self, request: Request, kind: Kind, target: Target, body: bytes) -> Response:
         place, partial = (kind, target.namespace, target.name), _wants_partial(request)
         if request.method == "GET":
-            return _stored(self.objects.get(*place), partial=partial)
+            stored = self.objects.get(*place)
+            if not partial and _wants_table(request):
+                return Response(tables.table(kind, {}, [stored]), media_type="application/json")
+            return _stored(stored, partial=partial)
         if request.method == "PATCH":
             return _stored(self.objects.change(*place, _edit(request, body)), partial=partial)
         if request.method != "DELETE":
@@ -310,12 +319,17 @@ def _is_watch(request: Request) -> bool:
 def _wants_partial(request: Request, kind: str = "PartialObjectMetadata") -> bool:
     """Return whether the answer is to contain metadata only.
 
-    Raises `Refused` if the Accept header asks for another kind than `kind`.
+    Raises `Refused` if the Accept header asks for other kinds only. Whole objects answer a request that asks for a
+    table and accepts plain JSON too, as kubectl does.
     """
     accepted = re.search(r"as=([A-Za-z]+)", request.headers.get("accept", ""))
-    if accepted is not None and accepted.group(1) != kind:
+    if accepted is not None and accepted.group(1) != kind and not _wants_table(request):
         raise not_acceptable("application/json")
-    return accepted is not None
+    return accepted is not None and accepted.group(1) == kind
+
+
+def _wants_table(request: Request) -> bool:
+    return "as=Table;v=v1;g=meta.k8s.io" in request.headers.get("accept", "")
 
 
 async def _not_empty(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -28,6 +28,9 @@ class Kind:
     schema: Json = field(default_factory=dict, compare=False)
     status: bool = field(default=True, compare=False)
     """Whether `status` is a subresource, which is written separately from the rest of the object."""
+    short_names: tuple[str, ...] = field(default=(), compare=False)
+    columns: tuple[Json, ...] = field(default=(), compare=False)
+    """Columns that `kubectl get` prints beside the name. Only a CustomResourceDefinition sets them."""
 
     @property
     def api_version(self) -> str:
@@ -45,20 +48,36 @@ class Kind:
         return f"{self.name}.{self.group}" if self.group else self.name
 
 
-NAMESPACE = Kind(group="", version="v1", plural="namespaces", name="Namespace", namespaced=False, returns_deleted=True)
-NODE = Kind(group="", version="v1", plural="nodes", name="Node", namespaced=False)
-POD = Kind(group="", version="v1", plural="pods", name="Pod", generation=True, returns_deleted=True)
+NAMESPACE = Kind(
+    group="",
+    version="v1",
+    plural="namespaces",
+    name="Namespace",
+    namespaced=False,
+    returns_deleted=True,
+    short_names=("ns",),
+)
+NODE = Kind(group="", version="v1", plural="nodes", name="Node", namespaced=False, short_names=("no",))
+POD = Kind(
+    group="", version="v1", plural="pods", name="Pod", generation=True, returns_deleted=True, short_names=("po",)
+)
 SERVICE_ACCOUNT = Kind(
-    group="", version="v1", plural="serviceaccounts", name="ServiceAccount", returns_deleted=True, status=False
+    group="",
+    version="v1",
+    plural="serviceaccounts",
+    name="ServiceAccount",
+    returns_deleted=True,
+    status=False,
+    short_names=("sa",),
 )
 LEASE = Kind(group="coordination.k8s.io", version="v1", plural="leases", name="Lease", status=False)
-CONFIG_MAP = Kind(group="", version="v1", plural="configmaps", name="ConfigMap", status=False)
+CONFIG_MAP = Kind(group="", version="v1", plural="configmaps", name="ConfigMap", status=False, short_names=("cm",))
 SECRET = Kind(group="", version="v1", plural="secrets", name="Secret", status=False)
 ROLE = Kind(group="rbac.authorization.k8s.io", version="v1", plural="roles", name="Role", status=False)
 ROLE_BINDING = Kind(
     group="rbac.authorization.k8s.io", version="v1", plural="rolebindings", name="RoleBinding", status=False
 )
-EVENT = Kind(group="events.k8s.io", version="v1", plural="events", name="Event", status=False)
+EVENT = Kind(group="events.k8s.io", version="v1", plural="events", name="Event", status=False, short_names=("ev",))
 DEFINITION = Kind(
     group="apiextensions.k8s.io",
     version="v1",
@@ -66,6 +85,7 @@ DEFINITION = Kind(
     name="CustomResourceDefinition",
     namespaced=False,
     generation=True,
+    short_names=("crd", "crds"),
 )
 TOKEN_REQUEST = Kind(group="authentication.k8s.io", version="v1", plural="tokenrequests", name="TokenRequest")
 BUILT_IN = (
@@ -100,4 +120,6 @@ def defined_by(definition: Json) -> Kind:
         custom=True,
         schema=version["schema"]["openAPIV3Schema"],
         status="status" in version.get("subresources", {}),
+        short_names=tuple(spec["names"].get("shortNames") or ()),
+        columns=tuple(version.get("additionalPrinterColumns") or ()),
     )

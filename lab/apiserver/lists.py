@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 
+from lab.apiserver import tables
 from lab.apiserver.kinds import Json, Kind
 from lab.apiserver.refusals import Refused, bad_request, expired
 from lab.apiserver.selectors import Test, selected
@@ -20,8 +21,13 @@ _LAST_BOOKMARK = 2
 """Seconds before the end of a watch at which the server sends the last bookmark of the watch."""
 
 
-def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str], *, partial: bool) -> bytes:
-    """Return the JSON of a list, or of one page of it. `partial` reduces the items to metadata. Raises `Refused`."""
+def list_page(
+    store: Store, kind: Kind, namespace: str, query: Mapping[str, str], *, partial: bool, table: bool = False
+) -> bytes:
+    """Return the JSON of a list, or of one page of it. Raises `Refused`.
+
+    `partial` reduces the items to metadata. `table` makes a table of them.
+    """
     chosen = _chosen(kind, query)
     limit = _number(query.get("limit") or "0")
     if token := query.get("continue"):
@@ -46,7 +52,7 @@ def list_page(store: Store, kind: Kind, namespace: str, query: Mapping[str, str]
             metadata["remainingItemCount"] = len(places) - limit
         places = places[:limit]
     page = [listed[place] for place in places]
-    return _list_body(kind, metadata, page, partial=partial)
+    return tables.table(kind, metadata, page) if table else _list_body(kind, metadata, page, partial=partial)
 
 
 async def watch(

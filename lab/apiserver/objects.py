@@ -41,6 +41,11 @@ class Objects:
         self.store = store
         self._kinds = {(kind.group, kind.version, kind.plural): kind for kind in BUILT_IN}
 
+    @property
+    def kinds(self) -> list[Kind]:
+        """Return all kinds that are served."""
+        return [*self._kinds.values()]
+
     def serves(self, group: str, version: str) -> bool:
         """Return whether the server has any resource in this group and version."""
         return any(place[:2] == (group, version) for place in self._kinds)

@@ -109,7 +109,7 @@ def _run_here(*, jobs: int | None, cluster: str, seed: int, logs: Path | None) -
             starting = False
             system.start_flower()
             say("Pods are warm; sending jobs")
-            status = _drive(system, console, jobs=jobs, seed=seed, stop=stop, say=say)
+            status = _drive(system, console, cluster=cluster, jobs=jobs, seed=seed, stop=stop, say=say)
     except (ControlPlaneUnavailable, StartError) as error:
         console.print(f"[red]ostler-lab demo:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         status = 1
@@ -159,12 +159,19 @@ def _check_cluster(name: str) -> None:
 
 
 def _drive(
-    system: System, console: Console, *, jobs: int | None, seed: int, stop: threading.Event, say: Callable[[str], None]
+    system: System,
+    console: Console,
+    *,
+    cluster: str,
+    jobs: int | None,
+    seed: int,
+    stop: threading.Event,
+    say: Callable[[str], None],
 ) -> int:
     """Send jobs and show their progress until all are over, a time limit passes, or Ctrl-C. Return the exit status."""
     engine = create_engine(system.postgres.url("ostler"))
     try:
-        show_where(system, engine, console)
+        show_where(system, engine, console, cluster=cluster)
         run = _Run(system, View(engine), jobs=jobs, seed=seed, say=say)
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
             problem = run.play(live, console, stop=stop)

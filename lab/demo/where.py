@@ -13,20 +13,30 @@ from sqlalchemy import Engine
 
 from lab import kubectl
 from lab.node.namespace import first_process, is_isolated
-from lab.system import System
+from lab.system import NODE, System
 from models.browse import api_tokens
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 
+CLUSTER_KINDS = {
+    "embedded": "the lab's embedded API server, with simulated Pods; kubectl can list its objects",
+    "real": "a real kube-apiserver and etcd, with simulated Pods",
+    NODE: "a real kube-apiserver, etcd and kubelet, with real Pods",
+}
 
-def show_where(system: System, engine: Engine, console: Console) -> None:
-    """Print the addresses that can be opened while the demo runs. All of them end with the demo."""
+
+def show_where(system: System, engine: Engine, console: Console, *, cluster: str) -> None:
+    """Print the kind of the cluster, and the addresses that can be opened while the demo runs.
+
+    All of them end with the demo.
+    """
     _, token = transaction(
         engine, lambda db: api_tokens.create(db, name="demo", scopes=list(TokenScope), expires_at=None, now=utcnow())
     )
     user, password = system.flower_login
     for what, *lines in (
+        ("cluster", CLUSTER_KINDS[cluster]),
         ("API", f"{system.web_url}/api/docs", f"token {token.reveal()}"),
         ("Flower", system.flower_url, f"user {user}, password {password}"),
         ("health", f"{system.private_url}/readyz", f"{system.private_url}/metrics"),
@@ -44,7 +54,8 @@ def _shell(system: System) -> list[str]:
     """
     environment = f". {shlex.quote(str(write_shell(system)))}"
     if not is_isolated():
-        return [f"{environment}; ostler jobs"]
+        asks = f"; kubectl get pods,rpool --namespace {system.namespace}" if kubectl.cached() is not None else ""
+        return [f"{environment}; ostler jobs{asks}"]
     sudo = "sudo " if "SUDO_USER" in os.environ else ""
     return [
         f"{sudo}nsenter -t {first_process()} -m -n -p --wd={shlex.quote(str(Path.cwd()))}",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from k8s_adapters.crd import crd_manifest
+from lab.apiserver import discovery, tables
 from lab.apiserver import store as stores
-from lab.apiserver.kinds import NAMESPACE, SECRET, SERVICE_ACCOUNT, Json
+from lab.apiserver.kinds import BUILT_IN, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, Json, Kind, defined_by
 from lab.apiserver.lists import list_page, watch
 from lab.apiserver.objects import Objects
 from lab.apiserver.refusals import Refused
@@ -109,3 +112,51 @@ def test_string_data_of_a_new_secret_is_stored_as_data(objects: Objects) -> None
 
     assert (content["data"], content["type"]) == ({"a": "dGV4dA==", "b": "AA=="}, "Opaque")
     assert "stringData" not in content
+
+
+POOL_KIND = defined_by(crd_manifest())
+
+
+def cells(objects: Objects, kind: Kind) -> list[list[Any]]:
+    found: Json = json.loads(list_page(objects.store, kind, "", {}, partial=False, table=True))
+    assert [len(row["cells"]) for row in found["rows"]] == [len(found["columnDefinitions"])] * len(found["rows"])
+    return [row["cells"] for row in found["rows"]]
+
+
+def test_discovery_leads_from_a_group_to_its_resources() -> None:
+    kinds = [*BUILT_IN, POOL_KIND]
+    groups = discovery.answer("/apis", kinds)
+    assert groups is not None
+    assert {each["name"] for each in groups["groups"]} >= {"ostler.dev", "coordination.k8s.io"}
+    paths = ["/api/v1", *(f"/apis/{each['preferredVersion']['groupVersion']}" for each in groups["groups"])]
+    found = {each["name"]: each for path in paths for each in (discovery.answer(path, kinds) or {})["resources"]}
+    assert {kind.plural for kind in kinds} <= set(found)
+    assert (found["runnerpools"]["shortNames"], found["pods"]["shortNames"]) == (["rpool"], ["po"])
+
+
+@pytest.mark.parametrize("path", ["/apis/unknown", "/apis/ostler.dev/v2", "/apis/ostler.dev/v1alpha1/more", "/metrics"])
+def test_discovery_does_not_answer_other_paths(path: str) -> None:
+    assert discovery.answer(path, [*BUILT_IN, POOL_KIND]) is None
+
+
+def test_table_of_pods_counts_ready_containers_and_restarts(objects: Objects) -> None:
+    objects.create(POD, "n", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "a"}]}})
+    status = {"phase": "Succeeded", "containerStatuses": [{"ready": True, "restartCount": 2, "state": {"running": {}}}]}
+    objects.change(POD, "n", "p", lambda content: content | {"status": status}, status=True)
+    assert cells(objects, POD) == [["p", "1/1", "Completed", "2", "0s", None, None]]
+
+
+def test_table_of_a_custom_kind_has_the_columns_of_its_definition(objects: Objects) -> None:
+    ready = {"type": "Ready", "status": "True"}
+    pool = {"spec": {"replicas": 3, "runnerLabels": ["a"], "image": "i"}, "status": {"warm": 2, "conditions": [ready]}}
+    metadata = {"name": "p", "namespace": "n", "creationTimestamp": "2025-11-28T20:00:00Z"}
+    objects.store.put(POOL_KIND, {"metadata": metadata, **pool})
+    ((*row, old),) = cells(objects, POOL_KIND)
+    assert row == ["p", 3, 2, None, "True", '["a"]', None, "i"]
+    assert old.endswith("d")
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0s"), (59, "59s"), (5400, "1h"), (200_000, "2d")])
+def test_age_in_a_table_has_one_unit(seconds: int, text: str) -> None:
+    now = datetime(2026, 11, 28, tzinfo=UTC)
+    assert tables.age(now - timedelta(seconds=seconds), now=now) == text

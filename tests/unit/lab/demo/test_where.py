@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lab import kubectl
-from lab.demo import where
+from lab.demo import run, where
 
 
 @pytest.fixture
@@ -64,10 +64,19 @@ def test_shell_line_can_be_pasted_as_printed(system: Any, built: Path) -> None:
     del built
     (line,) = where._shell(system)
 
+    assert line.endswith("; ostler jobs; kubectl get pods,rpool --namespace ostler-runners")
+    said = pasted(line.replace("ostler jobs", "ostler --help | grep -c pool"))
+    assert said.endswith(f"{system.kubeconfig}: get pods,rpool --namespace ostler-runners\n")
+
+
+def test_shell_line_has_no_kubectl_when_none_was_built(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubectl, "cached", lambda: None)
+    (line,) = where._shell(system)
     assert line.endswith("; ostler jobs")
-    assert pasted(line.removesuffix("ostler jobs"), then=" ostler --help | grep -c pool; kubectl get pods").endswith(
-        f"{system.kubeconfig}: get pods\n"
-    )
+
+
+def test_demo_names_the_kind_of_each_cluster_that_it_starts() -> None:
+    assert set(where.CLUSTER_KINDS) == set(run._CLUSTERS)
 
 
 def test_shell_of_a_real_node_enters_its_namespaces_in_this_folder(
