@@ -61,8 +61,14 @@ while one of its jobs waits for an environment, and `pending` while one of its j
 `requested` run has no jobs yet.
 """
 
-MOST_PAGES = 10
-"""Upper bound on pages of one list. GitHub shows at most 1,000 runs of a status."""
+MOST_PAGES_OF_RUNS = 10
+"""Upper bound on pages of a list of runs. GitHub shows at most 1,000 runs of a status, the newest first."""
+
+MOST_PAGES_OF_JOBS = 100
+"""Upper bound on pages of the list of a run's jobs. GitHub lists the oldest jobs first."""
+
+_PROGRESS = "progress"
+"""Key in `Place.lists`, beside the states of runs: the run and the page of its jobs to continue with."""
 
 LONGEST = 200.0
 """Longest time in seconds of one tick, well below its period."""
@@ -76,6 +82,7 @@ LOCK_MS = 250
 A job whose row another session has locked is left to a later tick.
 """
 
+_SHORT = "GitHub's list ended before it had as many entries as GitHub counts; the next tick reads the list again"
 _WORDS = {
     "allowance": "the hourly calls of `catch_up` for the installation are used up",
     "failed": "an unexpected error occurred",
@@ -218,7 +225,9 @@ class _Visit:
             run = active[run_id]
             if run_id >= (place.next_run or 0) and self._began - run.created_at >= self._after:
                 place.next_run = run_id
-                if not self._attempt(run_id, lambda run=run: self._visit_run(run)):  # type: ignore[misc]
+                done = self._attempt(run_id, lambda run=run: self._visit_run(run))  # type: ignore[misc]
+                place.lists.pop(_PROGRESS, None)
+                if not done:
                     place.next_run = run_id + 1
                     self._tolerate_unanswered()
         place.next_run = None
@@ -277,7 +286,12 @@ class _Visit:
                 policy=calls(ONCE),
             ),
             etag=None if known is None else known[0],
+            most=MOST_PAGES_OF_RUNS,
         )
+        if first.total > MOST_PAGES_OF_RUNS * PAGE:
+            self._tick.incomplete(
+                f"{first.total} runs are {status}, and GitHub shows the newest {MOST_PAGES_OF_RUNS * PAGE}"
+            )
         if first.unchanged and known is not None:
             self._place.lists[status] = before
             return known[1]
@@ -286,13 +300,37 @@ class _Visit:
         return runs
 
     def _visit_run(self, run: RunSeen) -> None:
-        """Compare the jobs of a run with the rows."""
-        first, jobs = self._jobs(run, etag=self._place.settled.pop(str(run.id), None))
-        if first.unchanged:
-            self._place.settled[str(run.id)] = str(first.etag)
-            return
+        """Compare the jobs of a run with the rows, page by page.
+
+        If the tick ends between two pages, the next tick continues with the stored page. A run of any length is thus
+        read whole, even if one tick may make fewer calls than the run has pages.
+        """
+        place = self._place
+        number = _page_of(place.lists.pop(_PROGRESS, None), run.id)
+        etag, settled, shown = place.settled.pop(str(run.id), None), number == 1, (number - 1) * PAGE
+        while True:
+            place.lists[_PROGRESS] = {"run": run.id, "page": number}
+            known = etag if number == 1 else None
+            page = self._paid(lambda number=number, known=known: self._ask_jobs(run, page=number, etag=known))  # type: ignore[misc]
+            if page.unchanged:
+                place.settled[str(run.id)] = str(known)
+                return
+            settled &= self._compare(page.items) and page.total <= PAGE and page.malformed == 0
+            shown += len(page.items) + page.malformed
+            if shown >= page.total or not page.items or number == MOST_PAGES_OF_JOBS:
+                break
+            number += 1
+        if shown < page.total and number == MOST_PAGES_OF_JOBS:
+            self._tick.incomplete(f"a run has {page.total} jobs, and only the first {number * PAGE} are checked")
+        elif shown < page.total:
+            raise Retryable(_SHORT)
+        elif settled and page.etag is not None and not self._tick.dry:
+            place.settled[str(run.id)] = str(page.etag)
+
+    def _compare(self, jobs: Sequence[WorkflowJobEvent]) -> bool:
+        """Compare listed jobs of a run with the rows. Return True if they need no further check."""
         states = self._tick.read(rows.states_of, [job.job_id for job in jobs])
-        settled = first.etag is not None and first.total <= PAGE and first.malformed == 0
+        settled = True
         for job in jobs:
             verdict = judge_listed(
                 status=job.status,
@@ -309,8 +347,7 @@ class _Visit:
                 settled &= self._finish(job, states.get(job.job_id), why="GitHub says that the job is over")
             else:
                 settled &= verdict is Catch.LEAVE
-        if settled and not self._tick.dry:
-            self._place.settled[str(run.id)] = str(first.etag)
+        return settled
 
     # Jobs
 
@@ -358,7 +395,11 @@ class _Visit:
         run = next(iter(found.items), None)
         listed: dict[int, WorkflowJobEvent] = {}
         if run is not None and run.over:
-            _, shown = self._jobs(run, every_attempt=True)
+            first, shown = self._pages(
+                lambda page, _: self._ask_jobs(run, page=page, every_attempt=True), most=MOST_PAGES_OF_JOBS
+            )
+            if first.total > MOST_PAGES_OF_JOBS * PAGE:  # a job that was not read is not a job that does not exist (L8)
+                raise Retryable(_SHORT)
             listed = {job.job_id: job for job in shown}
         for job in jobs:
             if self._judge_overdue(job, run, listed.get(job.id)):
@@ -481,41 +522,38 @@ class _Visit:
 
     # Requests
 
-    def _jobs(
-        self, run: RunSeen, *, etag: str | None = None, every_attempt: bool = False
-    ) -> tuple[ListPage[WorkflowJobEvent], list[WorkflowJobEvent]]:
-        return self._pages(
-            lambda page, etag: self._rt.github.list_run_jobs(
-                installation_id=self._place.installation_id,
-                repository=self._place.repository,
-                run=run,
-                page=page,
-                every_attempt=every_attempt,
-                etag=etag,
-                policy=calls(ONCE),
-            ),
+    def _ask_jobs(
+        self, run: RunSeen, *, page: int, etag: str | None = None, every_attempt: bool = False
+    ) -> ListPage[WorkflowJobEvent]:
+        return self._rt.github.list_run_jobs(
+            installation_id=self._place.installation_id,
+            repository=self._place.repository,
+            run=run,
+            page=page,
+            every_attempt=every_attempt,
             etag=etag,
+            policy=calls(ONCE),
         )
 
-    def _pages(self, ask: Callable[[int, str | None], ListPage[T]], *, etag: str | None) -> tuple[ListPage[T], list[T]]:
-        """Return the first page of a list, and the items of all its pages.
+    def _pages(
+        self, ask: Callable[[int, str | None], ListPage[T]], *, most: int, etag: str | None = None
+    ) -> tuple[ListPage[T], list[T]]:
+        """Return the first page of a list, and the items of its pages, up to `most` pages.
 
-        Raises `Retryable` if the pages have fewer items than the count in GitHub's answer (law L8).
+        Raises `Retryable` if these pages have fewer items than the count in GitHub's answer (law L8).
         """
         first = self._paid(lambda: ask(1, etag))
         items, page, number = list(first.items), first, 1
         shown = len(first.items) + first.malformed
-        while not first.unchanged and shown < page.total and number < MOST_PAGES:
+        while not first.unchanged and shown < page.total and number < most:
             number += 1
             page = self._paid(lambda number=number: ask(number, None))  # type: ignore[misc]
             if not page.items:
                 break
             items += page.items
             shown += len(page.items) + page.malformed
-        if not first.unchanged and shown < min(page.total, MOST_PAGES * PAGE):
-            raise Retryable(
-                "GitHub's list ended before it had as many entries as GitHub counts; the next tick reads the list again"
-            )
+        if not first.unchanged and shown < min(page.total, most * PAGE):
+            raise Retryable(_SHORT)
         return (replace(first, etag=etag) if first.unchanged else first), items
 
     def _paid(self, call: Callable[[], ListPage[T]]) -> ListPage[T]:
@@ -553,6 +591,14 @@ class _Visit:
 
     def _give_back(self, calls: int, quota: int) -> None:
         self._rt.transaction(rows.give_back, self._place.installation_id, calls=calls, quota=quota)
+
+
+def _page_of(entry: Any, run_id: int) -> int:
+    """Return the stored page of a run's jobs, or 1 if the entry is of another run or has another shape."""
+    try:
+        return max(1, int(entry["page"])) if entry["run"] == run_id else 1
+    except (LookupError, TypeError, ValueError):
+        return 1
 
 
 def _stored(run: RunSeen) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable, Suspended
 from rules.claims.fairness import Budget
+from tasks.sweeps import catch_up as sweep
 from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.tick import Tick
 from tests.integration.tasks.conftest import RUNNER, Stage
@@ -215,6 +216,48 @@ def test_a_run_of_several_pages_is_read_to_its_end(world: World) -> None:
     world.github.run(*(job(1000 + number) for number in range(230)))
     world.tick()
     assert len(world.stage.rows("SELECT 1 FROM jobs WHERE state = 'queued'")) == 230
+
+
+def test_queued_job_behind_a_thousand_completed_jobs_is_found(world: World) -> None:
+    over = [job(1000 + number, "completed", conclusion="success") for number in range(1150)]
+    world.github.run(*over, *(job(3000 + number) for number in range(50)), status="in_progress")
+    world.tick()
+    assert world.shown(3049) == ("queued", None)
+    assert len(world.stage.rows("SELECT 1 FROM jobs WHERE state = 'queued'")) == 50
+    assert world.run().outcome != "unfinished"
+
+
+def test_next_tick_goes_on_at_the_page_of_a_run_where_this_one_stopped(world: World) -> None:
+    world.github.run(*(job(1000 + number, "completed", conclusion="success") for number in range(1150)), job(7))
+    later = world.github.run(job(8))
+    world.github.quota = 160  # eight calls an hour, two of them at once
+    world.settings(catch_up_percent=5)
+    pages = 0
+    for _ in range(14):
+        pages += sum(each.startswith("jobs") for each in world.tick())
+        world.later(30)
+    assert (world.shown(7), world.shown(8)) == (("queued", None), ("queued", None))
+    assert f"jobs {later}" in world.github.asked or pages >= 13
+
+
+def test_run_with_too_many_jobs_is_reported_and_hides_no_other_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "MOST_PAGES_OF_JOBS", 2)
+    world.github.run(*(job(1000 + number) for number in range(230)))
+    world.github.run(job(7))
+    world.tick()
+    assert len(world.stage.rows("SELECT 1 FROM jobs WHERE state = 'queued' AND id >= 1000")) == 200
+    assert world.shown(7) == ("queued", None)
+    assert "a run has 230 jobs, and only the first 200 are checked" in world.run().why
+
+
+def test_job_behind_a_thousand_others_in_a_run_that_is_over_is_not_given_up(world: World) -> None:
+    others = [job(1000 + number, "completed", conclusion="success") for number in range(1000)]
+    run = world.github.run(*others, job(7, "completed", conclusion="success", over=90), status="completed")
+    world.known(7, minutes=60 * 49, run=run)
+    world.tick()
+    assert world.shown(7) == ("completed", "success")
 
 
 # What is over
