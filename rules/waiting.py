@@ -20,7 +20,7 @@ from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.pools.starts import Trouble
 from rules.routing.access import cure_of
 from rules.routing.holds import HoldReason
-from rules.routing.labels import PoolLabels, describe_rule, refusing_rule
+from rules.routing.labels import ONLY_A_GROUP, PoolLabels, describe_rule, refusing_rule
 
 _WELL = frozenset({"success", "skipped", "neutral"})
 """Conclusions of jobs without a failure. The explanation of such a job does not mention the end of its Pod."""
@@ -211,8 +211,15 @@ def _explain(job: JobFacts) -> Explanation:
 def _held(job: JobFacts, reason: HoldReason) -> Explanation:
     detail = job.hold_detail or "no detail was recorded"
     until = "an unknown time" if job.not_before is None else f"{job.not_before:%Y-%m-%d %H:%M:%S} UTC"
-    labels = ", ".join(job.labels) or "none"
+    labels = ", ".join(job.labels)
     match reason:
+        case HoldReason.NO_POOL if not job.labels:
+            return Explanation(
+                WaitsFor.POOL,
+                f"No pool serves the job: {ONLY_A_GROUP}.",
+                "Ostler chooses the pool by labels: add the labels of a pool to `runs-on` of the workflow, beside its "
+                "group. Then cancel this run and start the workflow again.",
+            )
         case HoldReason.NO_POOL:
             return Explanation(
                 WaitsFor.POOL,
@@ -568,12 +575,13 @@ def _gib(mib: int) -> str:
 def closest_pool(
     pools: Sequence[tuple[str, PoolLabels]], *, labels: Iterable[str], account_id: int, repository: str
 ) -> str | None:
-    """Return a sentence about the pool that comes closest to serving a job, or None if there is no pool.
+    """Return a sentence about the pool that comes closest to serving a job.
 
-    `pools` has the name and the routing fields of each pool.
+    Return None if there is no pool, or if the job has no labels. `pools` has the name and the routing fields of each
+    pool.
     """
     wanted = frozenset(label.lower() for label in labels)
-    if not pools:
+    if not pools or not wanted:
         return None
     name, pool = min(pools, key=lambda pair: (len(wanted - pair[1].labels), pair[0]))
     missing = sorted(wanted - pool.labels)

@@ -15,12 +15,13 @@ with the fewest labels gets the job. Among pools with the same number of labels,
 `spec.routingPriority` gets the job. If pools are still equal, the job is held until a person decides. An arbitrary
 choice would change with the order of the rows.
 
-No pool serves a job without labels, because every pool would cover such a job. GitHub never sends such a job.
+No pool serves a job without labels, because every pool would cover such a job. GitHub sends such a job if `runs-on`
+names only a runner group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -30,6 +31,10 @@ from rules.routing.holds import HoldReason
 
 MOST_REFUSALS = 3
 """Maximum number of pools that the detail of a hold names. Hundreds of pools might refuse a job."""
+
+
+ONLY_A_GROUP = "the workflow names only a runner group, which no pool serves"
+"""Detail of the hold of a job without labels."""
 
 
 class Rule(StrEnum):
@@ -170,7 +175,7 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, public: 
     return None
 
 
-def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, repository: str) -> str | None:
+def detail_of(choice: PoolChoice, *, labels: Collection[str], account_id: int, repository: str) -> str | None:
     """Return the detail of a hold, which complements the reason. Return None if the job has a pool."""
     match choice.hold_reason:
         case None:
@@ -187,7 +192,7 @@ def detail_of(choice: PoolChoice, *, labels: Iterable[str], account_id: int, rep
             more = len(choice.refusals) - len(told)
             return "; ".join(told) + (f"; and {more} more" if more else "")
         case _:
-            return f"labels {', '.join(labels)}"
+            return f"labels {', '.join(labels)}" if labels else ONLY_A_GROUP
 
 
 def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:

@@ -77,8 +77,17 @@ def test_labels_match_whatever_their_case() -> None:
     assert choose([pool(1, "self-hosted", "linux")], "Self-Hosted", "LINUX").pool_id == 1
 
 
+def test_hold_of_a_job_without_labels_names_the_runner_group() -> None:
+    assert (
+        detail_of(choose([pool(1, "linux")]), labels=(), account_id=ACME, repository="Acme/App")
+        == "the workflow names only a runner group, which no pool serves"
+    )
+
+
 def test_a_job_without_labels_matches_no_pool() -> None:
-    assert choose([pool(1, "linux")]).hold_reason is HoldReason.NO_POOL
+    pools = [pool(1, "linux"), pool(2, "linux", priority=9)]
+    assert choose(pools).hold_reason is HoldReason.NO_POOL
+    assert choose(pools, public=True, origin=Origin.UNKNOWN).hold_reason is HoldReason.NO_POOL
 
 
 def test_a_pool_of_other_accounts_does_not_serve_and_does_not_tie() -> None:

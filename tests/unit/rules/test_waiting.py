@@ -310,8 +310,7 @@ def test_what_is_known_of_a_job_is_named() -> None:
     assert explain(replace(JOB, state=JobState.RUNNING, runner="small-1-r")).summary == "The job runs on small-1-r."
     no_pool = replace(JOB, hold_reason=HoldReason.NO_POOL)
     assert "its labels are linux, x64." in explain(replace(no_pool, labels=("linux", "x64"))).summary
-    assert "its labels are none." in explain(replace(no_pool, labels=())).summary
-    assert "There is no pool at all." in explain(no_pool).summary
+    assert "There is no pool at all." in explain(replace(no_pool, labels=("linux",))).summary
     assert "The closest is small." in explain(replace(no_pool, near="The closest is small.")).summary
 
 
@@ -380,6 +379,13 @@ def test_a_pool_of_one_pod_is_no_pool_of_none() -> None:
 
 def test_a_trouble_without_a_detail_or_a_time_is_told_without() -> None:
     assert no_pod(trouble=Trouble.UNSCHEDULABLE).summary.endswith("is warm: no node accepts its Pods.")
+
+
+def test_a_job_without_labels_is_told_that_it_names_only_a_group() -> None:
+    found = explain(replace(JOB, hold_reason=HoldReason.NO_POOL, labels=()))
+    assert found.summary == "No pool serves the job: the workflow names only a runner group, which no pool serves."
+    assert "add the labels of a pool to `runs-on`" in (found.cure or "")
+    assert closest_pool([("small", pool())], labels=(), account_id=7, repository="a/b") is None
 
 
 def test_the_closest_pool_lacks_fewest_labels_and_the_first_name_wins() -> None:
