@@ -22,6 +22,7 @@ HERE, ELSEWHERE = 5, 6
         ("pull_request_target", HERE, [HERE], Origin.HERE),
         ("pull_request_target", HERE, [], Origin.FORK),
         ("pull_request_target", ELSEWHERE, [], Origin.FORK),
+        ("dynamic", HERE, [], Origin.HERE),  # Dependabot, and the default set-up of code scanning
         ("", HERE, [], Origin.HERE),
     ],
 )

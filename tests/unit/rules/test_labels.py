@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolChoice, PoolLabels, choose_pool, detail_of
 
 ACME, OTHER = 7, 8
+
+CLUSTER_PAGE = Path(__file__).parents[3] / "docs" / "operations" / "cluster.md"
 
 
 def pool(
@@ -75,6 +78,15 @@ def test_a_job_that_no_pool_covers_is_held() -> None:
 
 def test_labels_match_whatever_their_case() -> None:
     assert choose([pool(1, "self-hosted", "linux")], "Self-Hosted", "LINUX").pool_id == 1
+
+
+@pytest.mark.parametrize("label", ["dependabot", "code-scanning"])
+@pytest.mark.parametrize("public", [True, False])
+def test_jobs_that_github_starts_itself_are_served_by_a_pool_with_their_label(label: str, public: bool) -> None:
+    pools = [pool(1, "self-hosted", "linux"), pool(2, label)]
+    assert choose(pools, label, public=public).pool_id == 2
+    assert choose(pools[:1], label, public=public).hold_reason is HoldReason.NO_POOL
+    assert f"| `{label}`" in CLUSTER_PAGE.read_text()
 
 
 def test_hold_of_a_job_without_labels_names_the_runner_group() -> None:
