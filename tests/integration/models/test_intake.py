@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, text
+from sqlalchemy import event as database_events
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.webhooks import parse_workflow_job
@@ -290,6 +291,31 @@ def test_a_login_that_changed_is_the_same_account(database: Database) -> None:
     deliver(database.engine, queued(2, owner_login="acme-new", repository="acme-new/app"))
     with database.engine.connect() as db:
         assert db.execute(text("SELECT login FROM accounts")).scalar_one() == "acme-new"
+
+
+def test_jobs_of_hosted_runners_cost_one_insert_for_a_batch(database: Database) -> None:
+    add_pool(database.engine, "linux")
+    deliver(database.engine, queued(1))
+    written: list[str] = []
+
+    def note(_db: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if any(word in statement for word in ("INSERT", "UPDATE", "DELETE")):
+            written.append(statement)
+
+    database_events.listen(database.engine, "before_cursor_execute", note)
+    try:
+        applied = deliver(database.engine, *(queued(number, labels=("ubuntu-latest",)) for number in range(2, 52)))
+    finally:
+        database_events.remove(database.engine, "before_cursor_execute", note)
+    assert [statement.count("INSERT INTO jobs ") for statement in written if "INTO jobs " in statement] == [1]
+    assert len(written) <= 2  # the other statement belongs to the account
+    assert (applied.wakes, applied.asks, applied.reconcile, applied.strangers) == (
+        frozenset(),
+        frozenset(),
+        frozenset(),
+        False,
+    )
+    assert job_row(database.engine, 51).hold_reason == "no_pool"
 
 
 def test_a_full_batch_is_applied_at_once(database: Database) -> None:
