@@ -10,7 +10,10 @@
 #   OSTLER_REGISTRATION_DIR   memory volume shared with container `runner`
 #   OSTLER_RUNNER_HOME        where the runner is installed; default /home/runner
 #   OSTLER_WAIT_SECONDS       seconds between two checks for the token; default 0.5
-#   OSTLER_REGISTER_SECONDS   seconds after which no further attempt to register begins; default 300
+#   OSTLER_REGISTER_SECONDS   seconds within which the runner must be registered; default 300
+#
+# At the end of this time, `timeout` kills config.sh with its process group, and the container ends. A process of
+# config.sh that has left its group ends with the container. When the container has ended, no runner can appear.
 #
 # The file `jit` has the lines url=, token=, name=, labels= and group=. With exit code 0, and only then, the file
 # `registered` is in $OSTLER_REGISTRATION_DIR. After any other exit code, or without a token, the file `not-registered`
@@ -34,9 +37,15 @@ leave() {
     exit "$code"
 }
 
+# End config.sh, which is not in the process group of this script.
+end_config() {
+    [ -z "$config" ] || kill "$config" 2>/dev/null || true
+}
+
+config=
 trap leave EXIT
-trap 'exit 143' TERM
-trap 'exit 130' INT
+trap 'end_config; exit 143' TERM
+trap 'end_config; exit 130' INT
 
 # End with exit code $1 and reason $2, and leave both for the poller. The new name makes the file appear complete.
 unusable() {
@@ -64,16 +73,18 @@ value() {
     sed -n "s/^$1=//p" "$jit_dir/jit"
 }
 
-# One attempt. config.sh refuses to configure a runner twice, so the files of an earlier attempt are removed first.
-# --replace replaces the runner that an earlier attempt registered with the same name.
+# One attempt, of at most $left seconds. config.sh refuses to configure a runner twice, so the files of an earlier
+# attempt are removed first. --replace replaces the runner that an earlier attempt registered with the same name.
 register() {
     # shellcheck disable=SC2086    # the names have no spaces
     (cd "$home" && rm -f $FILES)
     set -- --unattended --replace --no-default-labels --url "$url" --name "$name" --labels "$labels" --work _work
     [ -z "$group" ] || set -- "$@" --runnergroup "$group"
     # The token is passed in the environment, because every process of the node can read a command line.
-    (cd "$home" && ACTIONS_RUNNER_INPUT_TOKEN="$token" ./config.sh "$@") &
-    wait $!
+    (cd "$home" && ACTIONS_RUNNER_INPUT_TOKEN="$token" exec timeout -s KILL "$left" ./config.sh "$@") &
+    config=$!
+    wait "$config" || { set -- $?; config=; return "$1"; }
+    config=
 }
 
 check_runner
@@ -91,12 +102,15 @@ if [ -z "$url" ] || [ -z "$token" ] || [ -z "$name" ]; then
     exit 1
 fi
 
-began=$(date +%s)
+limit=${OSTLER_REGISTER_SECONDS:-300}
+began=$(date +%s) left=$limit
 until register; do
-    if [ $(($(date +%s) - began + PAUSE)) -ge "${OSTLER_REGISTER_SECONDS:-300}" ]; then
-        echo 'register: gave up: config.sh failed again and again' >&2
+    left=$((began + limit - $(date +%s) - PAUSE))
+    if [ "$left" -lt 1 ]; then
+        echo 'register: gave up: config.sh failed, or did not end in time' >&2
         exit 1
     fi
+    [ "$left" -le "$limit" ] || left=$limit    # the clock was set back
     echo 'register: config.sh failed; trying again'
     sleep "$PAUSE"
 done

@@ -79,6 +79,35 @@ def test_a_registration_that_keeps_failing_ends_and_the_runner_hears_of_it(pod: 
     assert registers(pod, OSTLER_REGISTER_SECONDS="1") == (1, {"not-registered"})
 
 
+def test_a_config_that_stalls_is_killed_with_its_children_at_the_limit(pod: Pod) -> None:
+    (pod.jit_dir / "jit").write_text(REGISTRATION)
+    write_script(pod.root / "home" / "config.sh", f"/bin/sleep 20 & echo $! >{pod.root}/child; /bin/sleep 20; {WRITES}")
+
+    assert registers(pod, OSTLER_REGISTER_SECONDS="1") == (1, {"not-registered"})
+
+    child = int((pod.root / "child").read_text())
+    eventually(lambda: not is_running(child), "the child of config.sh has ended")
+    assert not (pod.root / "home" / ".runner").exists()
+
+
+def test_a_signal_ends_config_too(pod: Pod) -> None:
+    (pod.jit_dir / "jit").write_text(REGISTRATION)
+    write_script(pod.root / "home" / "config.sh", f"echo $$ >{pod.root}/child; exec /bin/sleep 20")
+    process = pod.start("register.sh", url="")
+    eventually(lambda: (pod.root / "child").exists() and (pod.root / "child").read_text() != "")
+    process.terminate()
+
+    assert pod.end(process).code == 143
+    eventually(lambda: not is_running(int((pod.root / "child").read_text())), "config.sh has ended")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 @pytest.mark.parametrize("text", ["", "url=https://github.com/acme\nname=x\n"])
 def test_an_incomplete_registration_is_refused(pod: Pod, text: str) -> None:
     (pod.jit_dir / "jit").write_text(text)
