@@ -424,7 +424,8 @@ class Timings(BaseModel):
         ge=1,
         description=(
             "Number of objects that one run of a sweep can delete even if OSTLER_REPAIR_BUDGET_PERCENT allows fewer. "
-            "Larger values repair more at once in a small fleet"
+            "The sweep `orphaned_stamps` can delete six times as many Pods if Postgres and Kubernetes agree that each "
+            "of them never got a JIT. Larger values repair more at once in a small fleet"
         ),
     )
     repair_settle_after: float = Field(

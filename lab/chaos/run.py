@@ -377,7 +377,13 @@ class _Run:
             *of_strangers(self._strangers, github),
             *of_absences([Absence(*row) for row in absences], github),
             *of_budgets(
-                Kill(row.sweep, row.run_id, row.killed, allowance(row.listed, least=5, percent=10)) for row in kills
+                Kill(
+                    row.sweep,
+                    row.run_id,
+                    row.killed,
+                    allowance(row.listed, least=5, percent=10, agreed=row.sweep == "orphaned_stamps"),
+                )
+                for row in kills
             ),
         ]
 

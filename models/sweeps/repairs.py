@@ -83,6 +83,7 @@ class Case:
     - `expects`: the effect that verifies the repair.
     - `kills`: True if the repair is destructive (law L9). The number of destructive repairs per tick is limited. Each
       of them needs two witnesses (`witnesses`) or a `proof`.
+    - `agreed`: True if more destructive repairs are allowed in one tick (`rules.sweeps.reaping.allowance`).
     """
 
     what: str
@@ -98,6 +99,7 @@ class Case:
     kills: bool = False
     witnesses: tuple[Witness, ...] = ()
     proof: str | None = None
+    agreed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ a Pod, the caller must create a retire claim (law L7). The caller must stop if G
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rules.claims.busy import PodEvidence, may_hold_jit
@@ -21,13 +21,15 @@ class Verdict:
     """Verdict on an object, with the reason. `keep` is true if the object stays.
 
     `witnesses` is empty if the object stays. `proof` says why the object certainly holds no JIT. `proof` might also
-    name a check that the caller must still make. `proof` is None if the verdict needs no proof.
+    name a check that the caller must still make. `proof` is None if the verdict needs no proof. `agreed` allows more
+    repairs in one tick (`rules.sweeps.reaping.allowance`).
     """
 
     keep: bool
     reason: str
     witnesses: tuple[Witness, ...] = ()
     proof: str | None = None
+    agreed: bool = False
 
 
 def _leave_alone(reason: str) -> Verdict:
@@ -61,16 +63,21 @@ def judge_stamped(pod: StampedPod, *, grace_seconds: float) -> Verdict | None:
     return None
 
 
-def judge_orphaned_stamp(evidence: PodEvidence, *, same_uid: bool, stamped: bool, terminating: bool) -> Verdict:
+def judge_orphaned_stamp(
+    evidence: PodEvidence, *, same_uid: bool, stamped: bool, terminating: bool, poller_running: bool
+) -> Verdict:
     """Return the verdict on a stamped Pod after a GET of the Pod.
 
-    According to Postgres, no JIT was ever delivered to the Pod.
+    According to Postgres, the Pod has no live claim, and no JIT was ever delivered to the Pod. The two sources agree if
+    the status of the Pod also shows that its poller runs (`poller_running`) or failed. A Pod without a status of its
+    poller is retired too, but such Pods get no larger budget (law L9).
     """
     if not same_uid or terminating or evidence.terminal:
         return _leave_alone("the Pod is already ending")
     if not stamped:
         return _leave_alone("the stamp of the Pod was removed after the sweep had listed the Pods")
-    return _never_given(evidence, "the Pod is stamped, has no live claim and never received a JIT")
+    verdict = _never_given(evidence, "the Pod is stamped, has no live claim and never received a JIT")
+    return replace(verdict, agreed=not verdict.keep and (poller_running or evidence.poller_exit_code is not None))
 
 
 def _never_given(evidence: PodEvidence, reason: str) -> Verdict:

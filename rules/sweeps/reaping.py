@@ -40,12 +40,18 @@ def enough(witnesses: Iterable[Witness]) -> bool:
     return len({witness.source for witness in witnesses}) >= NEEDED
 
 
-def allowance(listed: int, *, least: int, percent: float) -> int:
-    """Return how many kills one tick may make.
+AGREED = 6
+"""Factor of the least budget if Postgres and Kubernetes agree about a kill: 30 objects instead of 5."""
 
-    The result is `percent` of the listed objects, but at least `least`.
+
+def allowance(listed: int, *, least: int, percent: float, agreed: bool = False) -> int:
+    """Return after how many kills of a tick the next kill must be left to a later tick.
+
+    The result is `percent` of the listed objects, but at least `least`. If the kill is `agreed`, the result is at least
+    `AGREED` times `least`. A kill is agreed if Postgres knows no live claim and no delivery of the Pod, and Kubernetes
+    shows that the Pod's poller still runs or failed, so that the runner never started.
     """
-    return max(least, int(listed * percent / 100))
+    return max(least * AGREED if agreed else least, int(listed * percent / 100))
 
 
 class Outcome(StrEnum):

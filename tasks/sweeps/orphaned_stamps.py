@@ -77,7 +77,11 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
         return
     evidence = evidence_of(tick.read(busy.recorded, listed.uid), pod)
     verdict = judge_orphaned_stamp(
-        evidence, same_uid=pod.uid == listed.uid, stamped=pod.owner is not None, terminating=pod.terminating
+        evidence,
+        same_uid=pod.uid == listed.uid,
+        stamped=pod.owner is not None,
+        terminating=pod.terminating,
+        poller_running=pod.poller_running,
     )
     if verdict.keep:
         log.info("orphaned_stamps.pod_not_retired", pod=pod.name, why=verdict.reason)
@@ -90,6 +94,7 @@ def check(tick: Tick, listed: ObjectSeen, known: orphans.PodClaims | None, *, no
         after="retiring",
         kills=True,
         witnesses=verdict.witnesses,
+        agreed=verdict.agreed,
         expects=Expect.POD_GONE,
     )
     retire_id = tick.repair(

@@ -225,7 +225,10 @@ class Tick(Pace):
             return False
         settings = self.rt.settings
         most = allowance(
-            self._counts.listed, least=settings.timings.repair_budget_least, percent=settings.repair_budget_percent
+            self._counts.listed,
+            least=settings.timings.repair_budget_least,
+            percent=settings.repair_budget_percent,
+            agreed=case.agreed,
         )
         if self._obstacle is None and self._killed < most:
             self._killed += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from beat_schedule import SPREAD, periods
 from github_adapters.endpoints.runners import RunnerSeen
 from k8s_adapters import metadata
 from k8s_adapters.metadata import metadata_pages
@@ -205,7 +206,35 @@ class TestOrphanedStamps:
         assert retirements(stage) == pods[:4]
 
     @pytest.mark.usefixtures("github")
-    def test_28_orphans_at_once_are_retired_within_6_ticks(self, stage: Stage) -> None:
+    def test_28_orphans_at_once_are_retired_in_the_first_tick_after_their_grace(self, stage: Stage) -> None:
+        pods = grown(stage, replicas=28)
+        for name in pods:
+            stamp(stage, name)
+            stage.poll_on(name)
+
+        orphaned_stamps.run()
+
+        assert retirements(stage) == pods
+        assert periods(stage.rt.timings)["orphaned_stamps"] + SPREAD <= 75
+
+    @pytest.mark.usefixtures("github")
+    def test_orphans_whose_pollers_are_unknown_get_the_budget_of_5(self, stage: Stage) -> None:
+        """Only the budget of the others grows, and what it retired counts in the budget of all."""
+        pods = grown(stage, replicas=14)
+        for name in pods:
+            stamp(stage, name)
+        for name in pods[:6]:
+            stage.poll_on(name)
+
+        orphaned_stamps.run()
+
+        gone = retirements(stage)
+        assert set(gone) >= set(pods[:6])
+        assert len(set(gone) - set(pods[:6])) <= 5
+        assert len(gone) < 14
+
+    @pytest.mark.usefixtures("github")
+    def test_28_orphans_without_a_status_are_retired_within_6_ticks(self, stage: Stage) -> None:
         pods = grown(stage, replicas=28)
         for name in pods:
             stamp(stage, name)

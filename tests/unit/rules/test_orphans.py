@@ -25,7 +25,7 @@ from rules.sweeps.reaping import Source, enough
 
 ORPHAN = StampedPod(has_row=True, has_live_claim=False, ever_delivered=False, idle_seconds=301)
 WAITING = PodEvidence(any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="unknown")
-SEEN: dict[str, Any] = {"same_uid": True, "stamped": True, "terminating": False}
+SEEN: dict[str, Any] = {"same_uid": True, "stamped": True, "terminating": False, "poller_running": True}
 LEFT: dict[str, Any] = {"ours": True, "online": False, "busy": False, "has_live_claim": False, "idle_seconds": 901.0}
 LONELY: dict[str, Any] = {"row_is_open": False, "pod_exists": False, "terminating": False, "age_seconds": 601.0}
 
@@ -52,6 +52,17 @@ def test_a_pod_whose_poller_never_wrote_a_jit_goes_by_two_witnesses(code: int | 
     assert enough(verdict.witnesses)
 
 
+@pytest.mark.parametrize(
+    ("code", "running", "agreed"), [(None, True, True), (1, False, True), (143, False, True), (None, False, False)]
+)
+def test_sources_agree_on_an_orphan_only_when_its_poller_runs_or_failed(
+    code: int | None, *, running: bool, agreed: bool
+) -> None:
+    verdict = judge_orphaned_stamp(replace(WAITING, poller_exit_code=code), **{**SEEN, "poller_running": running})
+
+    assert (verdict.keep, verdict.agreed) == (False, agreed)
+
+
 @pytest.mark.parametrize("change", [{"same_uid": False}, {"stamped": False}, {"terminating": True}])
 def test_a_pod_that_is_another_or_ends_by_itself_stays(change: dict[str, Any]) -> None:
     assert judge_orphaned_stamp(WAITING, **{**SEEN, **change}).keep
@@ -64,7 +75,8 @@ HOLDS = [{"poller_exit_code": 0}, {"runner_ever_ready": True}, {"any_delivered":
 def test_a_pod_that_may_hold_a_jit_stays(change: dict[str, Any]) -> None:
     evidence = replace(WAITING, **change)
 
-    assert judge_orphaned_stamp(evidence, **SEEN).keep
+    verdict = judge_orphaned_stamp(evidence, **SEEN)
+    assert (verdict.keep, verdict.agreed) == (True, False)
     assert judge_unresponsive(QuietPod(quiet_seconds=1000, web_beats=True), evidence, grace_seconds=300).keep
 
 

@@ -16,6 +16,11 @@ def test_allowance_is_a_tenth_of_the_list_and_never_less_than_the_minimum(listed
     assert allowance(listed, least=5, percent=10) == repairs
 
 
+@pytest.mark.parametrize(("listed", "repairs"), [(0, 30), (28, 30), (309, 30), (310, 31)])
+def test_least_allowance_is_30_when_postgres_and_kubernetes_agree(listed: int, repairs: int) -> None:
+    assert allowance(listed, least=5, percent=10, agreed=True) == repairs
+
+
 def test_two_statements_of_one_source_are_one_witness() -> None:
     absent, offline = Witness(Source.GITHUB, "the runner is absent"), Witness(Source.GITHUB, "the runner is offline")
     assert not enough([])
