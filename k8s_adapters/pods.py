@@ -60,7 +60,8 @@ class PodSeen:
     owner reference of the Pod names a pool, `of_a_set` if one names a StatefulSet. `started_at` is the time at which
     the kubelet accepted the Pod. The kubelet ends the Pod `active_deadline` seconds after `started_at`. `exit_held` is
     True if the Pod has the finalizer `EXIT_FINALIZER`. `ends_by` is the end of the grace period of a Pod that is being
-    deleted. `no_node_because` is the scheduler's message about an unschedulable Pod.
+    deleted. `no_node_because` is the scheduler's message about an unschedulable Pod. `register_exit_code` and
+    `register_ended_at` describe the end of the container `register`, which registers a persistent runner.
     """
 
     name: str
@@ -94,6 +95,8 @@ class PodSeen:
     exit_held: bool = False
     ends_by: datetime | None = None
     no_node_because: str = ""
+    register_exit_code: int | None = None
+    register_ended_at: datetime | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -221,7 +224,7 @@ def read_pod(item: Json) -> PodSeen:
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     containers = {each["name"]: each for each in status.get("containerStatuses") or ()}
     poller, runner = containers.get("poller") or {}, containers.get("runner") or {}
-    ended = _ended(runner)
+    ended, registered = _ended(runner), _ended(containers.get("register") or {})
     owner = str(labels.get(OWNER_LABEL, ""))
     unschedulable = _unschedulable(status)
     return PodSeen(
@@ -261,6 +264,8 @@ def read_pod(item: Json) -> PodSeen:
         exit_held=EXIT_FINALIZER in (metadata.get("finalizers") or ()),
         ends_by=datetime.fromisoformat(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else None,
         no_node_because=unschedulable or "",
+        register_exit_code=registered.get("exitCode"),
+        register_ended_at=datetime.fromisoformat(registered["finishedAt"]) if registered.get("finishedAt") else None,
     )
 
 

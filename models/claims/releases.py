@@ -33,8 +33,10 @@ from rules.routing.holds import HoldReason
 class Registration:
     """A runner that Ostler registered or might have registered, and that is not known to be gone from GitHub.
 
-    `delivered` is True if the JIT of the claim was delivered, so that the runner might start. Scope and installation
-    are current (`models.claims.names`). The values stored with the claim might be out of date.
+    `delivered` is True if the JIT of the claim was delivered, so that the runner might start. `unseen` is True if the
+    registration token of a persistent runner was delivered and the runner was never online, so that the runner might
+    still register itself. Scope and installation are current (`models.claims.names`). The values stored with the claim
+    might be out of date.
     """
 
     attempt_id: int
@@ -43,6 +45,7 @@ class Registration:
     installation_id: int
     scope: str
     delivered: bool = True
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +122,19 @@ def request_release(
 
 
 def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = None) -> tuple[Registration, ...]:
-    """Return the runners of a claim, or of every claim of the Pod `pod_uid`, that might exist on GitHub."""
+    """Return the runners of a claim, or of every claim of the Pod `pod_uid`, that might exist on GitHub.
+
+    With `pod_uid`, the result also has the persistent runners that GitHub did not know at the release of their claim.
+    Such a runner might have registered itself since.
+    """
+    unseen = "(c.purpose = 'register' AND c.delivered_at IS NOT NULL AND c.online_at IS NULL)"
     rows = db.execute(
         text(f"""
             SELECT m.id, m.runner_name, m.runner_id, {INSTALLATION_NOW}, {SCOPE_NOW},
-                   c.delivered_at IS NOT NULL AS delivered
+                   c.delivered_at IS NOT NULL AS delivered, {unseen} AS unseen
             FROM mint_attempts m JOIN claims c ON c.id = m.claim_id
-            WHERE m.outcome IN ('open', 'minted') AND c.installation_id IS NOT NULL
-              AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id
+            WHERE (m.outcome IN ('open', 'minted') OR (m.outcome = 'removed' AND c.pod_uid = :uid AND {unseen}))
+              AND c.installation_id IS NOT NULL AND (c.id = :id OR c.pod_uid = :uid) ORDER BY m.id
         """),
         {"id": claim_id, "uid": pod_uid},
     )

@@ -17,12 +17,29 @@ REGISTERS_WITHIN = 600.0
 REGISTERS_AGAIN = 240.0
 """Seconds after the delivery of a registration token during which it may be delivered again.
 
-The container `register` tries for 300 seconds. After `REGISTERS_WITHIN`, no runner with this token can appear, so the
-absence of the runner then proves that none will execute a job.
+The container `register` has 300 seconds to register the runner, and kills `config.sh` at the end of this time. These
+times alone do not prove that no runner can appear, because a container might be paused. The retirement of the Pod
+therefore waits until the Pod's status shows the end of this container, and then asks GitHub for the runner again
+(`tasks.claims.retire`).
 """
+
+SHOWN_WITHIN = timedelta(seconds=60)
+"""Time after a registration within which GitHub might still answer that it does not know the runner."""
 
 OFFLINE_FOR = 600.0
 """Default number of seconds after which an offline runner is removed and its Pod is replaced."""
+
+
+def might_be_shown_later(exit_code: int | None, *, ended_at: datetime | None, now: datetime) -> bool:
+    """Return True if a runner that GitHub does not know might still be shown by GitHub and get a job.
+
+    `exit_code` and `ended_at` describe the end of the container `register` in the status of the Pod. While the
+    container runs, both are None. With exit code 0 the runner was registered, so GitHub's answer is proof only
+    `SHOWN_WITHIN` later. With any other exit code, no container of the Pod can start the runner.
+    """
+    if exit_code == 0:
+        return ended_at is None or now - ended_at < SHOWN_WITHIN
+    return exit_code is None
 
 
 def slots(*, failures: int, failed_at: datetime | None, open_claims: int, now: datetime) -> int:

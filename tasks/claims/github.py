@@ -33,24 +33,29 @@ def deregister(rt: Runtime, registrations: Iterable[releases.Registration], *, p
         remove_runner(rt, registration, policy=policy)
 
 
-def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
+def remove_runner(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> bool:
     """Remove a runner that is registered or might be registered, and record the removal.
 
-    Raises the errors that `deregister` raises.
+    Returns False if GitHub did not know the runner. Raises the errors that `deregister` raises.
     """
-    ensure_removed(rt, registration, policy=policy)
+    found = ensure_removed(rt, registration, policy=policy)
     rt.transaction(releases.registration_removed, registration.attempt_id, now=NOW)
+    return found
 
 
-def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> None:
+def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: Policy) -> bool:
     """Remove a runner from GitHub. When this function returns, GitHub has no such runner.
+
+    Returns False if GitHub was asked for the runner by name and did not know it.
 
     A repository is addressed by its id. If Ostler does not know the id, it addresses the repository by name. The name
     might belong to another repository by now. If GitHub finds no such runner in a repository that was addressed by
-    name, the result proves nothing, and `Gone` is raised (law L8). Raises also the errors that `deregister` raises.
+    name, the result proves nothing, and `Gone` is raised (law L8). A persistent runner that was never online is always
+    found by name, because another attempt of `config.sh` might have replaced the runner that had this id. Raises also
+    the errors that `deregister` raises.
     """
     scope = Scope.parse(registration.scope)
-    runner_id = registration.runner_id if scope.certain else None
+    runner_id = registration.runner_id if scope.certain and not registration.unseen else None
     if runner_id is None:
         found = rt.github.find_runner(
             installation_id=registration.installation_id,
@@ -69,6 +74,7 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
         rt.github.delete_runner(
             installation_id=registration.installation_id, scope=scope, runner_id=runner_id, policy=calls(policy)
         )
+    return runner_id is not None
 
 
 def follow_owner(rt: Runtime, installation_id: int) -> bool:

@@ -11,6 +11,10 @@ claim might have ended long ago. If the owner was renamed, a 404 is retried unde
 permission to remove a runner that the Pod could start, the Pod has to end by itself. GitHub is then asked again every
 minute, because the App might be installed again.
 
+A persistent runner that was never online might still register itself while the container `register` runs. The Pod is
+then not deleted. After this container has ended, GitHub is asked for the runner by name, even if GitHub did not know
+the runner when the claim was released.
+
 This task is the only way to delete a Pod that is not terminal. The task decides by the current state of the Pod and its
 rows, not by the state that the sender of the message saw.
 
@@ -20,6 +24,8 @@ for the kubelet.
 """
 
 from __future__ import annotations
+
+from typing import NoReturn
 
 import structlog
 
@@ -34,6 +40,7 @@ from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.task_names import RETIRE as NAME
+from rules.claims.registrations import might_be_shown_later
 from rules.sweeps.nodes import OVERDUE, OVERDUE_AFTER, may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
@@ -67,13 +74,14 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
     verdict = ask(rt, work.pod_uid, living, gone=gone)
     if work.delivered or work.registrations or verdict.busy:
         try:
-            remove_runners(rt, work, over=living is None or living.is_over)
+            remove_runners(rt, work, living)
         except Busy:
             log.warning("retire.postponed_for_busy_runner")
             postpone(rt, work, "GitHub says that a runner of the Pod is busy", after=longer(work))
             return
-        except OwnerRenamed:
-            postpone(rt, work, "the owner was renamed; the next try uses the new name")
+        except NotYet as why:
+            log.info("retire.postponed", why=str(why))
+            postpone(rt, work, str(why), after=why.after)
             return
         except RateLimited as error:
             postpone_until_token(rt, work, after=error.after)
@@ -153,34 +161,66 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
     return True
 
 
-class OwnerRenamed(Exception):
-    """The owner of a runner has a new name. The new name is stored, and the caller must postpone the retirement."""
+class NotYet(Exception):
+    """The retirement must be postponed by `after` seconds. The message is the reason."""
+
+    def __init__(self, why: str, *, after: float = 0.0) -> None:
+        super().__init__(why)
+        self.after = after
 
 
-def remove_runners(rt: Runtime, work: releases.ReleaseWork, *, over: bool) -> None:
+def might_register(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
+    """Return True if a runner of the Pod might appear on GitHub although GitHub does not know it yet (law L8).
+
+    Only the end of container `register` proves that no runner can appear. On a gone node, nothing reports this end.
+    """
+    if pod.terminating or pod.is_over or not any(each.unseen for each in work.registrations):
+        return False
+    later = might_be_shown_later(pod.register_exit_code, ended_at=pod.register_ended_at, now=utcnow())
+    return later and (pod.node is None or gone_now(rt, pod.node).gone is None)
+
+
+def remove_runners(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
     """Remove every runner of the Pod from GitHub.
 
-    `over`: True if the Pod is over or gone. If the App lacks the permission to remove a runner, the retirement
-    continues only if no Pod can start the runner: its JIT was never delivered, or the Pod is over. A busy runner stops
-    the retirement only if the Pod is not over. If the Pod is over, GitHub has not noticed the end of the runner yet,
-    and the sweep `orphaned_runners` removes the runner later. Raises `OwnerRenamed` if the owner of a runner has a new
-    name, and what GitHub's adapter raises.
+    `living`: the Pod as it was just read, or None if the Pod is gone. If the App lacks the permission to remove a
+    runner, the retirement continues only if no Pod can start the runner: its JIT was never delivered, or the Pod is
+    over. A busy runner stops the retirement only if the Pod is not over. If the Pod is over, GitHub has not noticed the
+    end of the runner yet, and the sweep `orphaned_runners` removes the runner later. Raises `NotYet` if a runner might
+    still appear, or if the owner of a runner has a new name. Raises also what GitHub's adapter raises.
     """
+    over = living is None or living.is_over
+    awaited = living is not None and might_register(rt, work, living)
+    if awaited and living is not None and living.register_exit_code is None:
+        raise NotYet("container `register` runs, so a runner of the Pod might still appear", after=longer(work))
     for registration in work.registrations:
         try:
-            remove_runner(rt, registration, policy=RETIRE)
+            found = remove_runner(rt, registration, policy=RETIRE)
         except Busy as busy:
             if not over:
                 raise
             log.warning("retire.runner_not_deregistered", runner=registration.runner_name, error=meaning_of(busy))
         except (Forbidden, Gone) as error:
             if registration.delivered and not over:
-                scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
-                if scope_unknown and follow_owner(rt, registration.installation_id):
-                    raise OwnerRenamed from None
-                postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
-                raise
+                raise_or_follow(rt, work, registration, error)
             log.warning("retire.runner_not_deregistered", runner=registration.runner_name, error=meaning_of(error))
+        else:
+            if awaited and registration.unseen and not found:
+                raise NotYet("a runner was registered, but GitHub does not show it yet", after=longer(work))
+
+
+def raise_or_follow(
+    rt: Runtime, work: releases.ReleaseWork, registration: releases.Registration, error: Forbidden | Gone
+) -> NoReturn:
+    """Postpone the retirement, because GitHub does not permit the removal of a runner that the Pod could start.
+
+    Raises `NotYet` if the owner of the runner has a new name, and `error` otherwise.
+    """
+    scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
+    if scope_unknown and follow_owner(rt, registration.installation_id):
+        raise NotYet("the owner was renamed; the next try uses the new name") from None
+    postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
+    raise error
 
 
 def send_retire(rt: Runtime, claim_id: int) -> None:

@@ -20,11 +20,24 @@ from rules.claims.registrations import (
     Shown,
     describe_registration,
     is_outage,
+    might_be_shown_later,
     slots,
 )
 from rules.claims.registrations import why_remove as judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "later"),
+    [(None, None, True), (1, 0, False), (143, None, False), (0, None, True), (0, 59, True), (0, 60, False)],
+    ids=["runs", "failed", "killed", "registered at some time", "registered just now", "registered a minute ago"],
+)
+def test_absent_runner_might_appear_until_its_registration_is_over(
+    code: int | None, seconds: int | None, *, later: bool
+) -> None:
+    ended_at = None if seconds is None else NOW - timedelta(seconds=seconds)
+    assert might_be_shown_later(code, ended_at=ended_at, now=NOW) is later
 
 
 def test_registrations_begin_at_once_until_one_fails() -> None:
