@@ -82,7 +82,6 @@ def request_release(
     reason: str,
     chain_no: int | None = None,
     undelivered: bool = False,
-    registered: bool = False,
     spare_since: datetime | None = None,
     now: datetime,
     who: str,
@@ -90,20 +89,16 @@ def request_release(
     """Commit that a claim is being released, before any call outside Postgres.
 
     Returns False if the claim does not qualify or cannot be released in its present state. A running step keeps its
-    lease. The release is due when this lease ends. Four arguments restrict the claims that qualify:
+    lease. The release is due when this lease ends. Three arguments restrict the claims that qualify:
 
-    - `chain_no`, passed by an errback: the claim must be `claimed` and on this chain.
+    - `chain_no`, passed by a step of a chain: the claim must be `claimed` and on this chain.
     - `undelivered`: the JIT must never have been delivered. No claim qualifies while Postgres is known to be older than
       the cluster, because the rows might miss a delivery.
-    - `registered`: the claim must not wait for a runner that might still register itself. GitHub does not know such a
-      runner, so its answer would not prove that the runner executes no job.
     - `spare_since`: the claim must be a spare, and must have become a spare at this time.
     """
     guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
     if undelivered:
         guard += f" AND delivered_at IS NULL AND {epochs.CURRENT}"
-    if registered:
-        guard += " AND (purpose <> 'register' OR delivered_at IS NULL OR online_at IS NOT NULL)"
     if spare_since is not None:
         guard += " AND job_id IS NULL AND spare_since = :spare_since"
     moved = move_claim(

@@ -54,7 +54,7 @@ from rules.routing.runner_groups import DEFAULT
 from rules.routing.scopes import Scope
 from tasks.claims import registration
 from tasks.claims.mint_lease import LeaseOver, left
-from tasks.claims.release import send_release
+from tasks.claims.release import release_on_failure, send_release
 from tasks.routing.runner_groups import Refused, group_of
 from tasks.worker.app import VISIBILITY_TIMEOUT
 from tasks.worker.base import MINT, remaining, task
@@ -96,6 +96,12 @@ def mint(self: Task, *, claim_id: int, chain_no: int | None = None) -> None:
     if work is None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid, runner=work.runner_name)
+    with release_on_failure(rt, work):
+        request_jit(self, rt, work)
+
+
+def request_jit(self: Task, rt: Runtime, work: steps.MintWork) -> None:
+    """Request the JIT or the registration token of a claim, and commit it. Handle the errors of GitHub."""
     installation_id = work.installation_id
     if work.registers:
         registration.request_token(rt, work)

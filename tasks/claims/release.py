@@ -1,4 +1,4 @@
-"""`ostler.release(claim_id)` undoes a claim.
+"""`ostler.release(claim_id)` undoes a claim whose release is committed.
 
 The job returns to the queue and keeps its age. The Pod becomes warm or is retired.
 
@@ -21,15 +21,23 @@ the job.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
 import structlog
+from celery.exceptions import Retry
+from sqlalchemy import Connection
 
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases
 from models.claims.releases import Warmth
+from models.tables import claim_leases
+from models.tables.claim_leases import Leased
 from ostler import clock, task_names
 from ostler.clock import utcnow
-from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
+from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.task_names import RELEASE as NAME
@@ -55,21 +63,12 @@ _WARMTH = {
 
 
 @task(task_names.RELEASE, policy=RELEASE)
-def release(*, claim_id: int, chain_no: int | None = None, reason: str = "released") -> None:
-    """Release a claim.
+def release(*, claim_id: int) -> None:
+    """Continue the release of a `releasing` claim. A claim in any other state is not changed (law L6).
 
-    `chain_no`: number of the chain if this task is the errback of a chain, otherwise None. With a number, the claim is
-    released only if the chain is the current chain and the claim is `claimed`. With None, a claim that is `claimed`,
-    `minted` or `delivered` is released, and the release of a `releasing` claim continues. A message does not begin the
-    release of a delivered registration whose runner was never online. `reason` is stored with the claim.
+    Every sender first commits the release with `models.claims.releases.request_release`.
     """
     rt = runtime()
-    why = "a step of the claim failed" if chain_no is not None else reason
-    begun = rt.transaction(
-        releases.request_release, claim_id, reason=why, chain_no=chain_no, registered=True, now=NOW, who=rt.who
-    )
-    if chain_no is not None and not begun:
-        return
     requeue_after = rt.timings.requeue_after + clock.process.leeway()
     work = rt.transaction(releases.begin_release, claim_id, requeue_after=requeue_after, now=NOW)
     if work is None:
@@ -158,6 +157,29 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
         postpone_until_token(rt, work, after=min(error.after, time_left(rt, work)))
     else:
         raise error
+
+
+@contextmanager
+def release_on_failure(rt: Runtime, work: Leased) -> Iterator[None]:
+    """Commit the release of a `claimed` claim if its step fails in the body of this context manager.
+
+    The error is raised again, so that the errback of the chain continues the release. If the release cannot be
+    committed either, `resume` repeats the chain. Celery repeats a task that raises `Retry` or `Retryable`, so these
+    errors begin no release.
+    """
+    try:
+        yield
+    except (Retry, Retryable):
+        raise
+    except Exception:
+        rt.transaction(_fail, work, now=NOW, who=rt.who)
+        raise
+
+
+def _fail(db: Connection, work: Leased, *, now: datetime, who: str) -> None:
+    why = "a step of the claim failed"
+    if releases.request_release(db, work.claim_id, reason=why, chain_no=work.chain_no, now=now, who=who):
+        claim_leases.give_back(db, work, due_at=now, error=why)
 
 
 def send_release(rt: Runtime, claim_id: int) -> None:

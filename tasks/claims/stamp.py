@@ -20,7 +20,7 @@ from ostler.reasons import meaning_of
 from tasks.claims.annotation import read_pod, write
 from tasks.claims.cuts import reopen
 from tasks.claims.evidence import ask
-from tasks.claims.release import send_release
+from tasks.claims.release import release_on_failure, send_release
 from tasks.worker.base import STAMP, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -39,6 +39,12 @@ def stamp(*, claim_id: int, chain_no: int | None = None) -> None:
     if work is None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
+    with release_on_failure(rt, work):
+        put_on(rt, work)
+
+
+def put_on(rt: Runtime, work: steps.StampWork) -> None:
+    """Stamp the Pod, and record whether the stamp was written. If the Pod is gone, release the claim."""
     error: str | None = None
     why = "another client changed the annotation of the Pod"
     outcome: StampOutcome | None = None

@@ -32,7 +32,6 @@ from ostler.secrets import Secret
 from rules.claims.fairness import Budget
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from tasks.claims.mint import mint
-from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
 from tasks.worker.runtime import install
@@ -40,6 +39,7 @@ from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.matching.stage import WEB, Stage, make_stage
 from tests.integration.models.webhook_rows import QUEUED
+from tests.releases import release_claim
 
 ACCOUNTS = (1, 2, 3)
 BUDGET = Budget(count=6, vcpu_millicores=1_000_000, memory_mib=1_000_000)
@@ -205,7 +205,7 @@ class Traffic:
         """Release one claim; GitHub and the cluster answer at once."""
         claims = self.live("claimed", "minted", "delivered", "releasing")
         if claims:
-            release.run(claim_id=chance.choice(claims).id)
+            release_claim(self.stage.rt.engine, chance.choice(claims).id)
 
     def retirements(self, chance: random.Random) -> None:
         """Retire some Pod, end retirements, and end executing claims whose Pods have gone."""

@@ -12,7 +12,6 @@ from models.claims import resume as due
 from models.db.engine import transaction
 from models.tables.offers import Polling, beat, offer
 from ostler.clock import utcnow
-from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
 from tasks.pools.reconcile import reconcile
@@ -106,7 +105,7 @@ def test_a_message_of_before_retires_and_releases_nothing(
         lambda db: releases.insert_retire(db, row_id, now=utcnow(), who="test", why="test", due_after=10),
     )
     stage.rows(doubt)
-    release.run(claim_id=claim_id)
+    stage.release(claim_id)
     retire.run(claim_id=retire_id)
     assert github.deleted == []
     assert len(stage.pods()) == 2

@@ -246,7 +246,7 @@ class World(Transactions):
 
     def _failed(self, message: Message) -> None:
         if message.chained:
-            self.messages.append(Message("ostler.release", message.kwargs))
+            self.messages.append(Message("ostler.release", {"claim_id": message.kwargs["claim_id"]}))
 
     def start_chains(self, claim_ids: list[int], *, chain_no: int) -> None:
         """Stand for `tasks.claims.dispatch.start_chains`."""

@@ -40,6 +40,7 @@ from tasks.worker.transactions import Transactions
 from tests.database import Database
 from tests.integration.tasks.listing import Listing, home_of, job_seen
 from tests.outbox import Outbox
+from tests.releases import release_claim
 from tests.rows import insert_pool, run_sql
 from tests.timed import changed
 
@@ -273,6 +274,10 @@ class Stage:
     def with_settings(self, **changes: Any) -> None:
         """Change settings for this test."""
         self.rt.settings = changed(self.rt.settings, **changes)
+
+    def release(self, claim_id: int, *, reason: str = "test") -> None:
+        """Release a claim as the senders of `ostler.release` do."""
+        release_claim(self.rt.engine, claim_id, reason=reason)
 
     def released(self) -> None:
         """Run the releases that were sent."""

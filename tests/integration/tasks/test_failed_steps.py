@@ -24,7 +24,6 @@ from rules.claims.stalls import Cause
 from tasks.claims import annotation
 from tasks.claims import release as of_release
 from tasks.claims import retire as of_retire
-from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
 from tasks.sweeps.resume import resume
@@ -88,7 +87,7 @@ def test_a_release_whose_un_stamp_fails(
         broken.setattr(of_release, "write", failing(error))
         began = utcnow()
         with pytest.raises(type(error)):
-            release.run(claim_id=claim)
+            stage.release(claim)
     is_left_to_resume(stage, claim, error, wait, since=began)
 
     stage.released()
@@ -104,7 +103,7 @@ def test_a_release_that_github_fails(stage: Stage, pod: str, github: StubGitHub,
     github.broken = True
     began = utcnow()
     with pytest.raises(Retryable):
-        release.run(claim_id=claim)
+        stage.release(claim)
     is_left_to_resume(stage, claim, Retryable("down"), 2, since=began)
     github.broken = False
 
@@ -119,9 +118,9 @@ def test_a_release_that_github_fails_for_long_leaves_its_pod_warm(stage: Stage, 
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
     with pytest.raises(Retryable):
-        release.run(claim_id=claim)
+        stage.release(claim)
     stage.rows("UPDATE claims SET changed_at = now() - interval '21 s', due_at = now()")
-    release.run(claim_id=claim)
+    stage.release(claim)
 
     assert (stage.see(claim).end_reason, stage.see(claim).job_state) == ("released", "queued")
     assert stage.rows("SELECT 1 FROM claims WHERE purpose = 'retire'") == []
@@ -155,11 +154,11 @@ def test_the_longer_it_was_tried_the_longer_it_waits(stage: Stage, pod: str, git
     claim = stage.claim(pod, job_id=7, state="delivered", runner=RUNNER)
     for tried_for, wait in ((3, 2), (12, 6), (600, 20)):
         with pytest.raises(Retryable):
-            release.run(claim_id=claim)
+            stage.release(claim)
         began = utcnow()
         stage.rows("UPDATE claims SET changed_at = now() - make_interval(secs => :s)", s=tried_for)
         with pytest.raises(Retryable):
-            release.run(claim_id=claim)
+            stage.release(claim)
         assert_due(stage.see(claim).due_at, wait, since=began)
 
 
@@ -170,7 +169,7 @@ def test_a_release_whose_annotation_moves_twice_is_left_to_resume(
     claim = stage.claim(pod, job_id=7, state="claimed")
     moved = StampResult(outcome=StampOutcome.MOVED_ON, seen="another", owner=None)
     monkeypatch.setattr(of_release, "write", lambda *_, **__: moved)
-    release.run(claim_id=claim)
+    stage.release(claim)
     row = stage.see(claim)
     assert (row.state, row.leased_until, row.last_error) == (
         "releasing",
@@ -191,7 +190,7 @@ def test_delivered_claim_is_released_at_once_when_it_loses_its_job_during_the_ch
 
     with monkeypatch.context() as asked:
         asked.setattr(StubGitHub, "get_job", lambda _self, **_: meanwhile())
-        release.run(claim_id=claim)
+        stage.release(claim)
     row = stage.see(claim)
     assert (row.state, row.leased_until, row.last_error) == (
         "releasing",
@@ -211,7 +210,7 @@ def test_a_runner_that_is_busy_though_its_jit_never_left_us_is_asked_for_again(
     claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
     github.runner = "busy"
     began = utcnow()
-    release.run(claim_id=claim)
+    stage.release(claim)
     row = stage.see(claim)
     assert (row.state, row.leased_until) == ("releasing", None)
     assert_due(row.due_at, 20, since=began)
@@ -225,7 +224,7 @@ def test_a_release_that_is_lost_after_one_that_failed_counts_as_lost(
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="minted", runner=RUNNER)
     with pytest.raises(Retryable):
-        release.run(claim_id=claim)
+        stage.release(claim)
     stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
     resume.run()
     stage.outbox.take("ostler.release")
@@ -265,7 +264,7 @@ def test_late_unstamp_changes_nothing_when_the_pod_serves_another_claim(
     with monkeypatch.context() as broken:
         broken.setattr(of_release, "write", hang)
         with pytest.raises(Retryable):
-            release.run(claim_id=claim)
+            stage.release(claim)
     stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
     resume.run()
     stage.released()
@@ -304,7 +303,7 @@ def test_a_release_whose_un_stamp_was_applied_before_it_failed(
     with monkeypatch.context() as broken:
         broken.setattr(of_release, "write", cut)
         with pytest.raises(Retryable):
-            release.run(claim_id=claim)
+            stage.release(claim)
     stage.rows("UPDATE claims SET due_at = now() - interval '1 s'")
     resume.run()
     stage.released()

@@ -9,7 +9,6 @@ from k8s_adapters.pools import patch_pool_replicas
 from models.claims import busy
 from models.claims.busy import Recorded
 from models.db.engine import transaction
-from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.claims.stamp import unstamp
 from tasks.pools.mirror_pools import pools
@@ -138,7 +137,7 @@ class TestUnstamp:
         ended(stage, stage.claim(pod, job_id=7, state="delivered"))
         claim = stage.claim(pod, job_id=7, state="minted", age=400)
         put_stamp(stage, pod)
-        release.run(claim_id=claim)
+        stage.release(claim)
         assert stage.pods()[pod].owner == 1
         assert stage.see(claim).end_reason == "released"
         assert stage.see(claim).job_state == "queued"
@@ -148,7 +147,7 @@ class TestUnstamp:
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="minted", age=400)
         put_stamp(stage, pod)
-        release.run(claim_id=claim)
+        stage.release(claim)
         assert stage.pods()[pod].owner is None
         assert stage.see(claim).end_reason == "released"
         assert claims(stage, "retire") == []
@@ -180,13 +179,13 @@ class TestReleaseOfADeliveredClaim:
     def test_pod_without_a_known_runner_keeps_its_claim_until_it_ends(self, stage: Stage, pod: str) -> None:
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="delivered", age=400)
-        release.run(claim_id=claim)
+        stage.release(claim)
         assert stage.see(claim).state == "releasing"
         assert claims(stage, "retire") == []
         (due,) = stage.rows("SELECT due_at > now() + interval '30 s' AS later FROM claims WHERE id = :id", id=claim)
         assert due.later  # it may run for hours
         stage.finish(pod)
-        release.run(claim_id=claim)
+        stage.release(claim)
         assert stage.see(claim).end_reason == "never_started"
 
     def test_one_whose_runner_github_removed_is_ended_and_retired(
@@ -195,7 +194,7 @@ class TestReleaseOfADeliveredClaim:
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="delivered", age=400, runner=RUNNER)
         github.runner = "offline"
-        release.run(claim_id=claim)
+        stage.release(claim)
         assert stage.see(claim).end_reason == "never_started"
         assert claims(stage, "retire") == [("claimed", None)]
 

@@ -14,7 +14,6 @@ from k8s_adapters.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL
 from ostler.errors import Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope
-from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
@@ -456,7 +455,7 @@ class TestOrphanedRunners:
         asked: list[str] = []
         monkeypatch.setattr(StubGitHub, "delete_runner", lambda _self, *, scope, **_: asked.append(scope.path))
 
-        release.run(claim_id=claim)
+        stage.release(claim)
 
         assert asked == [path]
 
@@ -468,7 +467,7 @@ class TestOrphanedRunners:
         asked: list[str] = []
         monkeypatch.setattr(StubGitHub, "delete_runner", lambda _self, *, scope, **_: asked.append(scope.path))
 
-        release.run(claim_id=claim)
+        stage.release(claim)
 
         assert asked == ["/repositories/11"]
         assert stage.see(claim).end_reason == "never_started"
@@ -478,7 +477,7 @@ class TestOrphanedRunners:
         stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
 
         with pytest.raises(Gone):
-            release.run(claim_id=claim)
+            stage.release(claim)
 
         assert stage.see(claim).state == "releasing"
         assert stage.rows("SELECT outcome FROM mint_attempts") == [("minted",)]

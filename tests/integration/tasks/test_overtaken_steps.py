@@ -34,7 +34,7 @@ class PausingGitHub:
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], None] | None = None
-        self.refuses: UpstreamError | None = None
+        self.refuses: Exception | None = None
         self.deleted: list[int] = []
         self._made = 0
 
@@ -193,6 +193,29 @@ def test_refusal_of_an_overtaken_mint_changes_nothing(
     assert [row.failures for row in stage.rows("SELECT failures FROM jobs")] == [0]
     assert stage.outbox.take("ostler.release") == []
     assert [row.outcome for row in stage.rows("SELECT outcome FROM mint_attempts")] == ["refused"]
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_step_that_fails_commits_the_release_of_its_claim_unless_overtaken(
+    clusterless: Stage, github: PausingGitHub, *, overtaken: bool
+) -> None:
+    stage = clusterless
+    claim_id = claimed(stage)
+    chain_no = stage.see(claim_id).chain_no
+
+    def overtake() -> None:
+        stage.rows("UPDATE claims SET chain_no = chain_no + :by WHERE id = :id", by=int(overtaken), id=claim_id)
+
+    github.meanwhile, github.refuses = overtake, RuntimeError("a bug")
+    with pytest.raises(RuntimeError):
+        mint.run(claim_id=claim_id, chain_no=chain_no)
+
+    claim = stage.see(claim_id)
+    if overtaken:
+        assert (claim.state, claim.release_reason) == ("claimed", None)
+    else:
+        assert (claim.state, claim.release_reason) == ("releasing", "a step of the claim failed")
+        assert (claim.leased_until, claim.due_at <= utcnow()) == (None, True)
 
 
 def test_late_answer_about_a_running_job_holds_no_job_that_has_ended(clusterless: Stage) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tasks.claims.release import release
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
@@ -15,7 +14,7 @@ def test_a_job_waits_when_twenty_runners_never_started(clusterless: Stage) -> No
         github.runner = "offline"
         claim = stage.claim(f"pod-{number}", job_id=1, state="delivered", age=70, runner=f"{RUNNER}-{number}")
         stage.rows("UPDATE jobs SET state = 'claimed' WHERE id = 1")
-        release.run(claim_id=claim, reason="the runner is offline")
+        stage.release(claim, reason="the runner is offline")
         assert stage.see(claim).end_reason == "never_started"
     (job,) = stage.rows("SELECT hold_reason FROM jobs")
     (pool,) = stage.rows("SELECT create_after FROM pools")

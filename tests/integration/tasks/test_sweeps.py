@@ -16,7 +16,6 @@ from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.job_outcomes import JobOutcome, NextStep
-from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools.reconcile import reconcile
 from tasks.sweeps import unused_runners as of_unused
@@ -146,7 +145,7 @@ def test_a_runner_that_may_not_be_removed_is_asked_for_once_a_minute(
     github.runner, github.keeps = "offline", True
 
     with pytest.raises(Forbidden):
-        release.run(claim_id=claim)
+        stage.release(claim)
 
     after = stage.see(claim)
     assert (after.state, after.leased_until, after.last_error) == ("releasing", None, "access is refused")
@@ -338,7 +337,7 @@ def test_a_delivered_claim_whose_runner_github_calls_busy_is_not_released(
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
     github.runner = "busy"
-    release.run(claim_id=claim)
+    stage.release(claim)
     assert stage.see(claim).state == "executing"
     assert pod in stage.pods()
 
@@ -420,7 +419,7 @@ def retiring(stage: Stage, pod: str, github: StubGitHub, *, earlier_delivered: b
     )
     second = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
     github.runner, github.without_app = "offline", 601
-    release.run(claim_id=second)
+    stage.release(second)
     assert stage.see(second).end_reason == "never_started"
     (message,) = stage.outbox.take("ostler.retire")
     claim_id: int = message["claim_id"]
@@ -500,12 +499,12 @@ def test_release_follows_a_renamed_owner_and_obeys_its_busy_runner(stage: Stage,
     claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
     github.runner, github.login = "busy", "acme-two"
 
-    release.run(claim_id=claim)
+    stage.release(claim)
 
     after = stage.see(claim)
     assert (after.state, after.scope) == ("releasing", "orgs/acme-two")
     assert stage.rows("SELECT id FROM claims WHERE due_at <= now()") != []
-    release.run(claim_id=claim)
+    stage.release(claim)
     assert stage.see(claim).state == "executing"
     assert pod in stage.pods()
 
@@ -517,7 +516,7 @@ def test_the_end_of_a_pod_ends_a_release_that_github_will_never_answer(
     claim = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)
     github.removed = True
     with pytest.raises(Gone):
-        release.run(claim_id=claim)
+        stage.release(claim)
     stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
     missing_pods.run()
     after = stage.see(claim)

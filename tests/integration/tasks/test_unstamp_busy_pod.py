@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tasks.claims.release import release
 from tasks.claims.stamp import unstamp
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.test_may_hold_jit import claims, put_stamp
@@ -31,7 +30,7 @@ def test_release_keeps_the_stamp_of_a_busy_pod_when_a_failover_lost_its_delivery
     put_stamp(stage, pod)
     stage.execute_job(pod)
     github.runner = "idle"  # GitHub removes it: the runner has not said yet that it executes
-    release.run(claim_id=claim)
+    stage.release(claim)
     assert stage.pods()[pod].owner == 1
     assert stage.see(claim).end_reason == "released"
     assert claims(stage, "retire") == [("claimed", None)]

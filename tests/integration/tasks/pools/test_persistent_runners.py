@@ -194,7 +194,7 @@ def releases(stage: Stage) -> None:
     """Run the release of every claim that is being released."""
     for row in stage.rows("SELECT id FROM claims WHERE state = 'releasing' ORDER BY id"):
         stage.rows("UPDATE claims SET leased_until = NULL WHERE id = :id", id=row.id)
-        release.run(claim_id=row.id)
+        stage.release(row.id)
 
 
 def runs(stage: Stage, claim_id: int, job_id: int, action: str) -> list[int]:
@@ -797,7 +797,7 @@ def test_a_busy_runner_of_a_deleted_pool_is_asked_for_and_again_when_its_job_end
 
     github.show(name)
     assert runs(stage, claim_id, 7, "completed") == [claim_id]
-    release.run(claim_id=claim_id)
+    stage.release(claim_id)
     assert stage.see(claim_id).state == "ended"
     drain(stage)
     assert stage.pods() == {}
@@ -1002,7 +1002,7 @@ def test_a_stray_message_releases_no_runner_that_is_registering(stage: Stage, gi
 
     github.show(str(stage.see(claims[0]).runner_name))
     sweep(stage)
-    release.run(claim_id=claims[0])
+    stage.release(claims[0])
     assert (stage.see(claims[0]).state, github.runners) == ("ended", {})
 
 

@@ -17,7 +17,6 @@ from models.pools import pod_rows
 from ostler.clock import utcnow
 from ostler.errors import Invalid
 from tasks.claims.pod_facts import pod_facts
-from tasks.claims.release import release
 from tasks.claims.retire import retire
 from tasks.pools import create_pods
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
@@ -104,7 +103,7 @@ def test_a_reserved_pod_that_somebody_deletes_does_not_stay(stage: Stage, more: 
     uid = stage.pods()[name].uid
     stage.kube.request("DELETE", object_path("pods", namespace=stage.namespace, name=name))
 
-    release.run(claim_id=claim)
+    stage.release(claim)
     ticks(stage, 2)
     if more:
         assert f"cache-{name}" in volumes(stage), "the volume of a Pod that still runs was deleted"

@@ -1,0 +1,16 @@
+"""The release of a claim as the senders of `ostler.release` begin it: the row first, then the task."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+
+from models.claims import releases
+from models.db.engine import transaction
+from ostler.clock import utcnow
+from tasks.claims.release import release
+
+
+def release_claim(engine: Engine, claim_id: int, *, reason: str = "test") -> None:
+    """Commit the release of a claim, unless it is `releasing` already, and run the task."""
+    transaction(engine, lambda db: releases.request_release(db, claim_id, reason=reason, now=utcnow(), who="test"))
+    release.run(claim_id=claim_id)
