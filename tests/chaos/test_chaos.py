@@ -48,6 +48,7 @@ BUGS = {
 CHEAP = "unstamp_of_a_delivered_pod"
 
 
+@pytest.mark.cluster  # a long story
 def test_sixty_jobs_come_through_everything_that_can_break(tmp_path: Path) -> None:
     plan = make_plan(seed=1, jobs=60)
     scene = Scene(cluster="embedded", webs=2, workers=2, beats=1, real_pods=2, settings=SOON)
@@ -63,6 +64,7 @@ def test_every_bug_has_its_run() -> None:
     assert set(BUGS) == set(SEEDS)
 
 
+@pytest.mark.cluster  # a long story
 @pytest.mark.parametrize(
     "name", [each if each == CHEAP else pytest.param(each, marks=pytest.mark.seeds) for each in BUGS]
 )

@@ -9,6 +9,7 @@ import pytest
 from lab.chaos.fleets import SHORT, bound_for_an_hour, problems_of, rows_of, run_fleets
 
 
+@pytest.mark.cluster  # a long story
 @pytest.mark.timeout(300)
 def test_healthy_pools_work_beside_bad_ones_and_each_cause_is_named(tmp_path: Path) -> None:
     result = run_fleets(tmp_path / "run", jobs=8, seed=1, cluster="embedded", causes=SHORT, quick=True, say=print)
@@ -18,6 +19,7 @@ def test_healthy_pools_work_beside_bad_ones_and_each_cause_is_named(tmp_path: Pa
     assert result.by_proxy > 0
 
 
+@pytest.mark.cluster  # a long story
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_lost_node_and_runners_without_a_way_out_are_named(tmp_path: Path) -> None:
