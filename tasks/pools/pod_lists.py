@@ -51,7 +51,8 @@ Pods would delay all other pools.
 
 _FIELDS = tuple(field.name for field in fields(PodSeen))
 _values = attrgetter(*_FIELDS)
-_TIMES = tuple(_FIELDS.index(name) for name in ("created_at", "deletion_at", "started_at", "ends_by"))
+TIMES = ("created_at", "deletion_at", "started_at", "ends_by", "register_ended_at")
+_TIMES = tuple(_FIELDS.index(name) for name in TIMES)
 
 
 @dataclass(frozen=True, slots=True)
