@@ -33,6 +33,8 @@ EVERYTHING = ""
 """Value that stands for all calls of an installation where the name of a quota is expected."""
 
 LONGEST_NAME = 64
+_SECONDARY = (b"secondary rate limit", b"abuse detection mechanism")
+"""Words of a 403 that reports a secondary rate limit. An older Enterprise Server calls the limit abuse detection."""
 _REDIRECTS = range(300, 400)
 _REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS}
 
@@ -82,7 +84,7 @@ def limit_of(answer: Answer, now: datetime) -> Limit | None:
         # GitHub gives the reset in whole seconds, so Ostler waits one second longer.
         after = DEFAULT_WAIT if reset is None else min(max(reset - now.timestamp(), 0) + 1, LONGEST_WAIT)
         return Limit(after=after, quota=_resource(answer))
-    if answer.status == HTTPStatus.TOO_MANY_REQUESTS or b"secondary rate limit" in answer.body:
+    if answer.status == HTTPStatus.TOO_MANY_REQUESTS or any(words in answer.body for words in _SECONDARY):
         return Limit(after=DEFAULT_WAIT, quota=EVERYTHING)
     return None
 

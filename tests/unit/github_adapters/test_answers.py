@@ -15,6 +15,7 @@ from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Suspended
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 RESET = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW.timestamp()) + 30)}
 SECONDARY = b'{"message": "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}'
+ABUSE = b'{"message": "You have triggered an abuse detection mechanism. Please wait a few minutes before you try again."}'
 SUSPENDED = b'{"message": "This installation has been suspended"}'
 REGISTRATION = "actions_runner_registration"
 NO_PERMISSION = b'{"message": "Resource not accessible by integration"}'
@@ -33,6 +34,7 @@ def answer(status: int, body: bytes = b"", headers: Mapping[str, str] | None = N
         (answer(403, headers={"Retry-After": "soon"}), 60, EVERYTHING),
         (answer(429), 60, EVERYTHING),
         (answer(403, SECONDARY), 60, EVERYTHING),
+        (answer(403, ABUSE), 60, EVERYTHING),
         (answer(403, SECONDARY, {"X-RateLimit-Remaining": "12"}), 60, EVERYTHING),
         (answer(403, headers=RESET), 31, "core"),
         (answer(429, headers={"X-RateLimit-Resource": REGISTRATION, **RESET}), 31, REGISTRATION),
