@@ -42,6 +42,9 @@ from web.health.watchdog import Watchdog
 T = TypeVar("T")
 
 BEAT_LOCK = "redbeat::lock"
+WRITTEN = "ostler:readyz"
+"""Redis key that each check writes, because a read-only Redis answers reads."""
+_WRITTEN_MS = 10_000
 KEPT = 1.0
 """Seconds for which an answer of Postgres or Redis is cached."""
 SWEEPS_KEPT = 5.0
@@ -68,7 +71,7 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Redis:
-    """State of Redis. `answers` is True if Redis answers.
+    """State of Redis. `answers` is True if Redis answers and accepts writes.
 
     `beat_lock_seconds` is the number of seconds until the lock of the active beat expires. It is None if no beat has
     the lock. For each queue that is not empty, `heads` has the time at which the first message of the queue was sent.
@@ -81,7 +84,7 @@ class Redis:
     def oldest_message_seconds(self, *, now: datetime) -> float | None:
         """Return the age in seconds of the oldest message in all queues. Return 0 if all queues are empty.
 
-        Return None if Redis does not answer.
+        Return None if Redis does not answer or refuses writes.
         """
         if not self.answers:
             return None
@@ -272,10 +275,12 @@ class Health:
     async def _ask_redis(self) -> Redis:
         try:
             pipeline = self._redis_client.pipeline(transaction=False)
+            # A replica that became read-only answers every read. Only a write shows that work can go on.
+            pipeline.set(WRITTEN, "1", px=_WRITTEN_MS)
             pipeline.pttl(BEAT_LOCK)
             for queue in QUEUES:
                 pipeline.lrange(queue, *HEAD)
-            milliseconds, *queues = await pipeline.execute()
+            _, milliseconds, *queues = await pipeline.execute()
         except (RedisError, OSError):
             return Redis()
         heads = tuple(head for messages in queues if (head := head_of(messages)) is not None)

@@ -153,6 +153,21 @@ def test_redis_being_away_is_told_and_no_reason_to_send_pods_elsewhere(stage: St
     assert response.json()["redis"] is False
 
 
+def test_readyz_reports_redis_false_while_redis_refuses_writes(stage: Stage, redis_session: Redis) -> None:
+    web = stage.start_web(redis_url=Secret(redis_session.url_of("web")))
+    assert web.get("/readyz").json()["redis"] is True
+
+    with redis_session.client() as client:
+        client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        try:
+            eventually(lambda: web.get("/readyz").json()["redis"] is False)
+            assert web.get("/readyz").status_code == 200
+        finally:
+            client.execute_command("REPLICAOF", "NO", "ONE")
+
+    eventually(lambda: web.get("/readyz").json()["redis"] is True)
+
+
 def test_a_redis_that_says_nothing_does_not_make_readiness_late(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_REDIS_WITHIN", 0.3)
     monkeypatch.setattr(health, "_REDIS_TIMEOUT", 3600.0)  # an answer that waited for Redis would not come
