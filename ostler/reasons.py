@@ -48,7 +48,7 @@ _POSTGRES = {
     "40P01": "two sessions waited for each other's rows (deadlock)",
     "40001": "another session changed the same rows at the same time",
     "57014": "Postgres cancelled a statement that took too long",
-    "25006": "Postgres is a read-only standby",
+    "25006": "Postgres refuses writes (it is a standby, or default_transaction_read_only is set)",
     "08": "the connection to Postgres was lost",
     "23": "Postgres refuses the row: it breaks a constraint",
     "42": "a table or column does not exist: the database has the schema of another version of Ostler",
@@ -59,6 +59,11 @@ _POSTGRES = {
 
 Source: PostgreSQL documentation, "Appendix A. PostgreSQL Error Codes".
 """
+_READ_ONLY: dict[bool | None, str] = {
+    True: "Postgres is a read-only standby",
+    False: "Postgres refuses writes (default_transaction_read_only)",
+}
+"""Descriptions of the SQLSTATE 25006, by whether Postgres is in recovery (`models.db.engine` records it)."""
 _UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
 """OpenSSL's verification codes for a missing issuer or a self-signed certificate."""
 _MEANINGS: dict[type[UpstreamError], str] = {
@@ -139,7 +144,7 @@ def unknown_authority(error: BaseException) -> bool:
 def _words(link: BaseException) -> str | None:
     names = {kind.__name__ for kind in type(link).__mro__}
     if hasattr(link, "pgcode"):  # an exception of psycopg2; the code is None if Postgres did not answer
-        return _of_postgres(link.pgcode)
+        return _READ_ONLY.get(getattr(link, "in_recovery", None)) or _of_postgres(link.pgcode)
     if "DBAPIError" in names:  # the wrapped exception of psycopg2 gives a better description
         return None
     for name, words in _REDIS.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
+from models.browse.health import Server
 from models.db import migrate
 from models.db.connections import RESERVE
 from models.db.engine import SKEW_WARNED
@@ -46,9 +47,8 @@ def postgres(context: Context) -> Verdict:
         return failed(str(error), "check OSTLER_DATABASE_URL, and that Postgres runs there")
     except ConfigurationError as error:
         return failed(str(error), "set it as described in docs/configuration.md")
-    if found.standby:
-        cure = "name the primary in OSTLER_DATABASE_URL, or end the failover"
-        return failed(f"Postgres {found.version} is a read-only standby", cure)
+    if found.standby or found.read_only:
+        return failed(*_refuses_writes(found))
     if found.isolation != "read committed":
         cure = "set default_transaction_isolation to 'read committed' for this database or user"
         return failed(f"the default isolation is {found.isolation}, but the matcher needs read committed", cure)
@@ -59,6 +59,15 @@ def postgres(context: Context) -> Verdict:
             f"upgrade Postgres: the tests run on {TRIED}, and older versions are not tested",
         )
     return ok(f"Postgres {found.version} answers, with the isolation read committed")
+
+
+def _refuses_writes(found: Server) -> tuple[str, str]:
+    """Return why this server refuses writes, and the cure."""
+    if found.standby:
+        cure = "name the primary in OSTLER_DATABASE_URL, or end the failover"
+        return f"Postgres {found.version} is a read-only standby", cure
+    cure = "set default_transaction_read_only to off; managed databases set it to on when their disk is full"
+    return f"Postgres {found.version} refuses writes (default_transaction_read_only)", cure
 
 
 def clock_of_postgres(context: Context) -> Verdict:

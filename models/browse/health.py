@@ -15,7 +15,8 @@ from models.db.sql import text
 class Server:
     """The Postgres server.
 
-    `connections` counts the open client connections of all databases. `standby` is True if the server is read-only.
+    `connections` counts the open client connections of all databases. `standby` is True if the server is in recovery.
+    `read_only` is True if transactions are read-only for this or another reason.
     """
 
     version: str
@@ -23,6 +24,7 @@ class Server:
     connections: int
     isolation: str
     standby: bool
+    read_only: bool
 
 
 def server(db: Connection) -> Server:
@@ -33,7 +35,8 @@ def server(db: Connection) -> Server:
                    CAST(current_setting('max_connections') AS integer) AS most_connections,
                    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend') AS connections,
                    current_setting('transaction_isolation') AS isolation,
-                   pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' AS standby
+                   pg_is_in_recovery() AS standby,
+                   current_setting('transaction_read_only') = 'on' AS read_only
         """)
     ).one()
     return Server(*row)

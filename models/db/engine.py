@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -164,10 +164,27 @@ def _leave_a_read_only_server(context: ExceptionContext) -> None:
     """Make the pool replace its connections when a statement fails because the server is read-only.
 
     After a failover, open connections might still lead to the demoted server. This server answers a ping, so nothing
-    else would close these connections.
+    else would close these connections. The exception gets the attribute `in_recovery`, because a primary with
+    `default_transaction_read_only` refuses writes with the same error code as a standby.
     """
-    if getattr(context.original_exception, "pgcode", None) == READ_ONLY:
-        context.is_disconnect = True
+    refused = context.original_exception
+    if getattr(refused, "pgcode", None) != READ_ONLY:
+        return
+    context.is_disconnect = True
+    if context.connection is not None:
+        with suppress(psycopg2.Error):  # the server is gone by now
+            refused.in_recovery = _is_in_recovery(context.connection.connection.dbapi_connection)  # type: ignore[attr-defined]
+
+
+def _is_in_recovery(connection: DBAPIConnection | None) -> bool | None:
+    """Return True if the server of a connection is a standby. The transaction of the connection is rolled back."""
+    if connection is None:
+        return None
+    connection.rollback()
+    cursor = connection.cursor()
+    cursor.execute("SELECT pg_is_in_recovery()")
+    (found,) = cursor.fetchone() or (None,)
+    return found if isinstance(found, bool) else None
 
 
 def is_locked(error: BaseException) -> bool:

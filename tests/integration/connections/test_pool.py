@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from lab.postgres import Postgres
 from models.db import engine as engines
 from models.db.engine import make_engine, transaction
+from ostler.reasons import reason_of
 from ostler.secrets import Secret
 from tests.database import Database
 
@@ -133,3 +134,17 @@ def test_a_server_that_is_gone_is_told(postgres: Postgres) -> None:
     engine = make_engine(Secret(url.replace("ostler_template", "never_made")), pool_size=1, application=ME)
     with pytest.raises(OperationalError, match="never_made"):
         transaction(engine, backend)
+
+
+@pytest.mark.parametrize("statement", ["default_transaction_read_only", "transaction_read_only"])
+def test_read_only_session_of_a_primary_is_not_called_a_standby(pool: Engine, statement: str) -> None:
+    def write(db: Connection) -> None:
+        db.exec_driver_sql(f"SET {statement} = on")
+        if statement.startswith("default"):
+            db.commit()
+            db.begin()
+        db.exec_driver_sql("CREATE TABLE never_made (id int)")
+
+    with pool.connect() as db, pytest.raises(DBAPIError) as caught:
+        write(db)
+    assert reason_of(caught.value) == "Postgres refuses writes (default_transaction_read_only)"

@@ -47,7 +47,9 @@ from ostler.timings import Timings
 from rules.pools.pod_security import PodSecurity
 
 NOW = datetime(2026, 11, 22, 10, tzinfo=UTC)
-SERVER = Server(version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False)
+SERVER = Server(
+    version="18.1", most_connections=100, connections=20, isolation="read committed", standby=False, read_only=False
+)
 SWEEP = SweepSeen("resume", None, None, None, None, NOW, NOW, "done", None)
 NEW_SWEEPS = (replace(SWEEP, began_at=None, succeeded_at=None),)
 OLD_SWEEPS = (replace(SWEEP, began_at=NOW - timedelta(hours=1), succeeded_at=NOW - timedelta(hours=1)),)
@@ -202,6 +204,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (postgres.postgres, {}, OK, "18.1"),
     (postgres.postgres, {"rows": AWAY}, BAD, "refused"),
     (postgres.postgres, {"rows": server(standby=True)}, BAD, "standby"),
+    (postgres.postgres, {"rows": server(read_only=True)}, BAD, "refuses writes"),
     (postgres.postgres, {"rows": server(isolation="serializable")}, BAD, "serializable"),
     (postgres.postgres, {"rows": server(version="13.2")}, WARN, "13.2"),
     (postgres.postgres, {"rows": ConfigurationError("OSTLER_DATABASE_URL: it is not set")}, BAD, "DATABASE_URL"),

@@ -130,6 +130,21 @@ def test_refusal_of_postgres_is_words(code: str, words: str) -> None:
     assert words_of(error) == words
 
 
+@pytest.mark.parametrize(
+    ("in_recovery", "words"),
+    [
+        (True, "Postgres is a read-only standby"),
+        (False, "Postgres refuses writes (default_transaction_read_only)"),
+        (None, "Postgres refuses writes (it is a standby, or default_transaction_read_only is set)"),
+    ],
+)
+def test_standby_is_named_only_if_postgres_is_in_recovery(in_recovery: bool | None, words: str) -> None:
+    refused = Refusal("25006")
+    if in_recovery is not None:
+        refused.in_recovery = in_recovery  # type: ignore[attr-defined]
+    assert reason_of(refused) == words
+
+
 def test_silence_of_postgres_is_words() -> None:
     with pytest.raises(DBAPIError) as caught:
         create_engine(f"postgresql+psycopg2://u:p@127.0.0.1:{free_port()}/x").connect()
