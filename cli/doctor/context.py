@@ -24,7 +24,7 @@ from models.browse import health
 from models.browse.sweeps import list_sweeps
 from models.claims import registrations
 from models.db import epochs, migrate
-from models.db.engine import make_engine, transaction, why_away
+from models.db.engine import assert_own_sessions, make_engine, transaction, why_away
 from models.pools import runner_versions
 from models.sweeps import sweep_runs
 from models.upstream import backoffs
@@ -214,6 +214,7 @@ def _rows() -> Rows:
     url = load_stores().database_url
     engine = make_engine(url, pool_size=1, application="ostler-doctor")
     try:
+        assert_own_sessions(engine)
         return transaction(engine, _read)
     except DBAPIError as error:
         if (why := why_away(error)) is not None:

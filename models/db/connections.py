@@ -17,7 +17,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
-from models.db.engine import assert_isolation, why_away
+from models.db.engine import assert_isolation, assert_own_sessions, why_away
 from models.db.sql import text
 from ostler.errors import ConfigurationError, StoreUnreachable
 
@@ -63,8 +63,8 @@ def admit(
     `OSTLER_CONNECTION_BUDGET`.
 
     Raises `ConfigurationError` if `needs` exceeds `share`, if `share` exceeds `budget`, if `budget` plus `RESERVE`
-    exceeds `max_connections` of Postgres, or if the isolation level is not READ COMMITTED. Raises `StoreUnreachable` if
-    Postgres does not answer within `within` seconds.
+    exceeds `max_connections` of Postgres, if the isolation level is not READ COMMITTED, or if a pooler shares sessions
+    among connections. Raises `StoreUnreachable` if Postgres does not answer within `within` seconds.
     """
     if needs > share:
         raise ConfigurationError(
@@ -88,9 +88,9 @@ def admit(
 def _first_answer(
     engine: Engine, *, within: float, sleep: Callable[[float], None], monotonic: Callable[[], float]
 ) -> int:
-    """Check the isolation level and return `max_connections` of Postgres. Retry until Postgres answers.
+    """Check the isolation level and the pooler, and return `max_connections` of Postgres. Retry until Postgres answers.
 
-    Raises `ConfigurationError` if the level is wrong, and `StoreUnreachable` if Postgres does not answer within
+    Raises `ConfigurationError` if one of them is wrong, and `StoreUnreachable` if Postgres does not answer within
     `within` seconds.
     """
     end = monotonic() + within
@@ -98,7 +98,9 @@ def _first_answer(
         try:
             with engine.connect() as db:
                 assert_isolation(db)
-                return int(db.execute(text("SHOW max_connections")).scalar_one())
+                most = int(db.execute(text("SHOW max_connections")).scalar_one())
+            assert_own_sessions(engine)
+            return most  # noqa: TRY300  an `else` would be further from the errors
         except OperationalError as error:
             said = why_away(error) or f"Postgres refused the query: {error.orig}"
             if monotonic() + _PAUSE > end:

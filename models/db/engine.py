@@ -23,7 +23,7 @@ import structlog
 from sqlalchemy import Connection, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError, InvalidatePoolError
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from models.db import client_waits
 from models.db.sql import text
@@ -78,19 +78,30 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
         hide_parameters=True,  # a JIT must not appear in an exception text (law L13)
         connect_args={
             "application_name": application,
-            "options": (
-                f"-c lock_timeout={client_waits.LOCK * 1000:.0f} -c idle_in_transaction_session_timeout=30000 "
-                f"-c statement_timeout={client_waits.STATEMENT * 1000:.0f}"
-            ),
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
         },
     )
+    event.listen(engine, "connect", _limit_waits)
     event.listen(engine, "handle_error", _leave_a_read_only_server)
     _ping_after_a_while(engine)
     _measure_the_clock(engine)
     return engine
+
+
+def _limit_waits(connection: DBAPIConnection, _: object) -> None:
+    """Set the time limits of a new session.
+
+    PgBouncer refuses these settings, or ignores them silently, if they are in the startup parameter `options`.
+    """
+    cursor = connection.cursor()
+    cursor.execute(
+        f"SET lock_timeout = {client_waits.LOCK * 1000:.0f}; SET idle_in_transaction_session_timeout = 30000; "
+        f"SET statement_timeout = {client_waits.STATEMENT * 1000:.0f}"
+    )
+    cursor.close()
+    connection.commit()
 
 
 def _ping_after_a_while(engine: Engine) -> None:
@@ -216,6 +227,29 @@ def assert_isolation(db: Connection) -> None:
             f"OSTLER_DATABASE_URL: default_transaction_isolation is {level!r} and must be 'read committed': change it "
             "in the options of the URL, or with ALTER ROLE or ALTER DATABASE"
         )
+
+
+def assert_own_sessions(engine: Engine) -> None:
+    """Raise `ConfigurationError` if a pooler gives the session of a connection to other clients between transactions.
+
+    Two connections that are open at the same time have the same backend only behind such a pooler. Notifications,
+    prepared statements and the time limits of a session are then lost. While other clients use the pooler, the check
+    might find two different backends and pass.
+    """
+    alone = create_engine(engine.url, poolclass=NullPool)
+    with alone.connect() as first, alone.connect() as second:
+        backend = _backend_of(first)
+        first.rollback()
+        shared = _backend_of(second) == backend or _backend_of(first) != backend
+    if shared:
+        raise ConfigurationError(
+            "OSTLER_DATABASE_URL: a pooler, such as PgBouncer in transaction mode, shares one session among several "
+            "connections; connect to Postgres directly, or set the pooler to session mode"
+        )
+
+
+def _backend_of(db: Connection) -> int:
+    return int(db.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
 
 def in_transaction() -> bool:

@@ -8,8 +8,8 @@ Two rules apply:
 
 - A prepared statement names its result columns. With `*`, a migration would change the result. Postgres would then
   refuse the prepared statement until its connection is closed.
-- Ostler connects to Postgres without a pooler. A pooler that shares one connection among clients would not know which
-  statements each client has prepared. LISTEN needs a direct connection too.
+- Each connection of Ostler has a session of its own (`models.db.engine.assert_own_sessions`). A pooler that shares one
+  session among clients would not know which statements each client has prepared.
 """
 
 from __future__ import annotations

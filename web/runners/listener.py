@@ -122,7 +122,11 @@ class Listener:
             while not self._stopping.is_set():
                 now = time.monotonic()
                 if now - self._heard_beat_at > DEAF_AFTER:
-                    log.warning("postgres_listener.notifications_not_received", seconds_without_notification=DEAF_AFTER)
+                    log.warning(
+                        "postgres_listener.notifications_not_received",
+                        seconds_without_notification=DEAF_AFTER,
+                        remedy="if a pooler such as PgBouncer is before Postgres, set it to session mode",
+                    )
                     return
                 if now >= next_beat:
                     next_beat = now + BEAT_EVERY

@@ -10,7 +10,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from lab.postgres import Postgres
 from models.db import engine as engines
-from models.db.engine import make_engine, transaction
+from models.db.engine import assert_own_sessions, make_engine, transaction
+from ostler.errors import ConfigurationError
 from ostler.reasons import reason_of
 from ostler.secrets import Secret
 from tests.database import Database
@@ -136,6 +137,19 @@ def test_a_server_that_is_gone_is_told(postgres: Postgres) -> None:
         transaction(engine, backend)
 
 
+def test_session_gets_its_time_limits_without_startup_options(pool: Engine) -> None:
+    with pool.connect() as db:
+        limits = [
+            db.exec_driver_sql(f"SHOW {name}").scalar_one()
+            for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+        ]
+        raw = db.connection.dbapi_connection
+        assert raw is not None
+        parameters = raw.info.dsn_parameters
+    assert limits == ["5s", "20s", "30s"]
+    assert not parameters.get("options")  # PgBouncer refuses or ignores them
+
+
 @pytest.mark.parametrize("statement", ["default_transaction_read_only", "transaction_read_only"])
 def test_read_only_session_of_a_primary_is_not_called_a_standby(pool: Engine, statement: str) -> None:
     def write(db: Connection) -> None:
@@ -148,3 +162,15 @@ def test_read_only_session_of_a_primary_is_not_called_a_standby(pool: Engine, st
     with pool.connect() as db, pytest.raises(DBAPIError) as caught:
         write(db)
     assert reason_of(caught.value) == "Postgres refuses writes (default_transaction_read_only)"
+
+
+@pytest.mark.parametrize("backends", [(7, 7), (7, 8, 8)], ids=["second has the session", "first lost its session"])
+def test_pooler_that_shares_sessions_is_refused_with_a_cure(
+    pool: Engine, monkeypatch: pytest.MonkeyPatch, backends: tuple[int, ...]
+) -> None:
+    assert_own_sessions(pool)
+
+    answers = iter(backends)
+    monkeypatch.setattr(engines, "_backend_of", lambda _: next(answers))
+    with pytest.raises(ConfigurationError, match="set the pooler to session mode"):
+        assert_own_sessions(pool)
