@@ -84,6 +84,15 @@ def _is_news(record: logging.LogRecord) -> bool:
     return record.levelno != logging.INFO or " succeeded in " not in str(record.msg)
 
 
+_REPEATED = ("Connection to broker lost", "Trying to reconnect...")
+"""Parts of Celery's log lines that Ostler logs itself as the event `worker.redis_failed`."""
+
+
+def _is_no_repetition(record: logging.LogRecord) -> bool:
+    """Return False if a log line of Celery repeats an event of Ostler; True otherwise."""
+    return not any(part in f"{record.msg} {record.args}" for part in _REPEATED)
+
+
 def _is_step(record: logging.LogRecord) -> bool:
     """Return True if a log line of Alembic shows a migration that runs; False if it shows a check of the revision.
 
@@ -132,6 +141,9 @@ def configure(*, process: str, level: str = "INFO", style: Literal["json", "cons
     trace.removeFilter(_is_news)
     if level != "DEBUG":
         trace.addFilter(_is_news)
+    consumer = logging.getLogger("celery.worker.consumer.consumer")
+    consumer.removeFilter(_is_no_repetition)
+    consumer.addFilter(_is_no_repetition)
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # it logs one line per plugin
     migration = logging.getLogger("alembic.runtime.migration")
     migration.removeFilter(_is_step)

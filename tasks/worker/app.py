@@ -87,6 +87,7 @@ SETTINGS: dict[str, Any] = {
     "worker_eta_task_limit": 1000,
     "worker_cancel_long_running_tasks_on_connection_loss": False,
     "worker_hijack_root_logger": False,
+    "worker_consumer": "tasks.worker.consumer:Consumer",
     "worker_send_task_events": True,
     # Any client that can write to Redis could otherwise stop the consumers of a worker, or the worker.
     "worker_enable_remote_control": False,

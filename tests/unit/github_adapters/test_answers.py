@@ -15,7 +15,9 @@ from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Suspended
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 RESET = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW.timestamp()) + 30)}
 SECONDARY = b'{"message": "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}'
-ABUSE = b'{"message": "You have triggered an abuse detection mechanism. Please wait a few minutes before you try again."}'
+ABUSE = (
+    b'{"message": "You have triggered an abuse detection mechanism. Please wait a few minutes before you try again."}'
+)
 SUSPENDED = b'{"message": "This installation has been suspended"}'
 REGISTRATION = "actions_runner_registration"
 NO_PERMISSION = b'{"message": "Resource not accessible by integration"}'
