@@ -79,18 +79,28 @@ def also_about(**ids: Any) -> None:
     structlog.contextvars.bind_contextvars(**{name: value for name, value in ids.items() if value is not None})
 
 
+_REPEATED = (
+    "Task %(name)s[%(id)s] retry: ",
+    "Task %(name)s[%(id)s] %(description)s: ",
+    "Task %(name)s[%(id)s] %(exc)s",
+    "Connection to broker lost",
+    "Trying to reconnect...",
+)
+"""Parts of Celery's log lines that Ostler logs itself.
+
+The events of Ostler are `task.retried`, `task.failed`, `task.retry_not_sent` and `worker.redis_failed`.
+"""
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     """Return False if a log line of Celery only reports the success of a task; True otherwise."""
     return record.levelno != logging.INFO or " succeeded in " not in str(record.msg)
 
 
-_REPEATED = ("Connection to broker lost", "Trying to reconnect...")
-"""Parts of Celery's log lines that Ostler logs itself as the event `worker.redis_failed`."""
-
-
 def _is_no_repetition(record: logging.LogRecord) -> bool:
     """Return False if a log line of Celery repeats an event of Ostler; True otherwise."""
-    return not any(part in f"{record.msg} {record.args}" for part in _REPEATED)
+    internal = isinstance(record.args, Mapping) and bool(record.args.get("internal"))
+    return internal or not any(part in f"{record.msg} {record.args}" for part in _REPEATED)
 
 
 def _is_step(record: logging.LogRecord) -> bool:
@@ -141,9 +151,9 @@ def configure(*, process: str, level: str = "INFO", style: Literal["json", "cons
     trace.removeFilter(_is_news)
     if level != "DEBUG":
         trace.addFilter(_is_news)
-    consumer = logging.getLogger("celery.worker.consumer.consumer")
-    consumer.removeFilter(_is_no_repetition)
-    consumer.addFilter(_is_no_repetition)
+    for repeats in (trace, logging.getLogger("celery.worker.consumer.consumer")):
+        repeats.removeFilter(_is_no_repetition)
+        repeats.addFilter(_is_no_repetition)
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # it logs one line per plugin
     migration = logging.getLogger("alembic.runtime.migration")
     migration.removeFilter(_is_step)

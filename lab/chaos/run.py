@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -472,15 +471,15 @@ class _Run:
     def _unusual(self) -> Mapping[str, int]:
         """Count the errors that Ostler's processes logged.
 
-        Exceptions of tasks are counted by task and type, and other errors by event.
+        Failures of tasks are counted by task and cause, and other errors by event.
         """
         found: Counter[str] = Counter()
         for path in self._system.folder.glob("*.log"):
             for line in read_log_lines(path):
                 if line.get("level") in {"error", "critical"}:
                     event = str(line.get("event"))
-                    raised = _RAISED.fullmatch(event)
-                    found[f"{raised['task']} raised {raised['what']}" if raised else event[:60]] += 1
+                    failed = f"{line.get('task')} failed: {line.get('error')}"
+                    found[failed if event == "task.failed" else event[:60]] += 1
         return dict(found.most_common())
 
     def _wrong_ends(self, hit: Collection[int]) -> list[str]:
@@ -496,9 +495,6 @@ class _Run:
             if job["conclusion"] not in due:
                 wrong.append(f"job {job['id']} ended with {job['conclusion']} instead of {' or '.join(sorted(due))}")
         return wrong
-
-
-_RAISED = re.compile(r"Task ostler\.(?P<task>\w+)\[.*\] raised unexpected: (?P<what>\w+).*", re.DOTALL)
 
 
 def _named(sentence: str) -> Broken:

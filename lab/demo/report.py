@@ -87,7 +87,7 @@ def _kind(line: Mapping[str, Any]) -> str:
     It is the name of an event of Ostler, or the logger and the beginning of the text of a library's event.
     """
     event = str(line.get("event", ""))
-    if line.get("logger") == "celery.app.trace" and " retry: " in event:
+    if event == "task.retried":
         return RETRY
     return event if "logger" not in line else f"{line['logger']}: {event[:60]}"
 

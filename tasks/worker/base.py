@@ -11,20 +11,25 @@ import contextvars
 import functools
 import inspect
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import kombu.exceptions
+import redis
 import structlog
 from celery import Task
-from celery.exceptions import Retry
+from celery.exceptions import Reject, Retry
 from celery.worker import state
+from sqlalchemy.exc import DBAPIError
 
 from models.db import client_waits
+from models.db.engine import is_locked, why_away
 from ostler import telemetry
-from ostler.errors import Retryable
+from ostler.errors import Retryable, UpstreamError
 from ostler.logging import about, ids_of
+from ostler.reasons import cause_of
 from ostler.task_names import TaskName, queue_of, short_name
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.app import app
@@ -128,7 +133,7 @@ def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Cal
             outcome = "failed"
             waits = client_waits.brief_waits() if policy.brief_waits else nullcontext()
             try:
-                with waits, about(task=self.name, **ids_of(given)):
+                with waits, about(task=self.name, **ids_of(given)), _reported():
                     if bind:
                         body(self, **given)
                     else:
@@ -165,3 +170,32 @@ def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Cal
         return registered
 
     return register
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Log an execution that failed or that Celery repeats.
+
+    A traceback is logged unless an upstream, Postgres or Redis explains the failure.
+    """
+    try:
+        yield
+    except Retry as again:
+        log.info("task.retried", error=_cause(again.exc), retry_after_seconds=again.when)
+        raise
+    except Reject as rejected:  # the row of the step is due later, so `resume` repeats the step
+        log.warning("task.retry_not_sent", error=_cause(rejected.reason))
+        raise
+    except Exception as error:
+        log.exception("task.failed", error=cause_of(error), exc_info=not _is_explained(error))
+        raise
+
+
+def _cause(error: object) -> str | None:
+    return cause_of(error) if isinstance(error, BaseException) else None
+
+
+def _is_explained(error: Exception) -> bool:
+    if isinstance(error, DBAPIError):
+        return why_away(error) is not None or is_locked(error)
+    return isinstance(error, UpstreamError | redis.RedisError | kombu.exceptions.OperationalError)

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import redis
 import structlog
 from alembic.runtime.migration import MigrationContext
 from celery.app import trace
 from sqlalchemy import create_engine
 
 from ostler import task_names
+from ostler.errors import Retryable
 from ostler.logging import IDS, about, also_about, configure, get_logger, ids_of
 from ostler.task_names import TaskName
 from tasks.worker.app import app
@@ -155,20 +157,53 @@ def forget(name: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["INFO", "DEBUG"])
-def test_celery_tells_of_tasks_that_failed_and_at_debug_of_all(level: Literal["DEBUG", "INFO"]) -> None:
-    about_task = {"name": "n", "id": "i", "runtime": 1, "return_value": None, "exc": "e"}
+def test_celery_logs_no_line_about_a_task_except_at_debug(level: Literal["DEBUG", "INFO"]) -> None:
+    about_task = {"name": "n", "id": "i", "runtime": 1, "return_value": None, "exc": "e", "internal": False}
     with logged(level) as lines:
         for severity, template in (
             (logging.INFO, trace.LOG_RECEIVED),
             (logging.INFO, trace.LOG_SUCCESS),
             (logging.INFO, trace.LOG_RETRY),
+            (logging.WARNING, trace.LOG_REJECTED),
             (logging.ERROR, trace.LOG_FAILURE),
+            (logging.CRITICAL, trace.LOG_INTERNAL_ERROR),
         ):
             where = "celery.worker.strategy" if template is trace.LOG_RECEIVED else "celery.app.trace"
-            logging.getLogger(where).log(severity, template, defaultdict(str, about_task))
-        told = [line["event"] for line in lines()]
-    assert ["retry" in event for event in told[-2:]] == [True, False]
-    assert len(told) == (4 if level == "DEBUG" else 2)
+            internal = severity == logging.CRITICAL
+            given = {**about_task, "internal": internal}
+            logging.getLogger(where).log(severity, template.strip(), defaultdict(str, given))
+        told = [line["level"] for line in lines()]
+    assert told == (["info", "info", "critical"] if level == "DEBUG" else ["critical"])
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "explained"),
+    [
+        (redis.ReadOnlyError("hunter2"), "Redis is a read-only replica", True),
+        (Retryable("x", status=503), "the server answered 503", True),
+        (ValueError("x"), "an unexpected error (ValueError)", False),
+    ],
+)
+def test_failed_task_logs_one_event_without_an_id_in_its_name(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, cause: str, explained: bool
+) -> None:
+    name = TaskName("ostler.of_a_test_of_failures")
+    monkeypatch.setattr(task_names, "QUEUE_OF", {name: "dispatch"})
+
+    @task(name, policy=DISPATCH)
+    def of_a_test(*, claim_id: int) -> None:
+        del claim_id
+        raise error
+
+    with logged() as lines:
+        try:
+            of_a_test.apply(kwargs={"claim_id": 7})
+        finally:
+            forget(of_a_test.name)
+    (line,) = lines()
+    assert (line["event"], line["level"], line["task"], line["claim"]) == ("task.failed", "error", name, 7)
+    assert line["error"] == cause
+    assert ("exception" in line) is not explained
 
 
 def test_alembic_logs_migrations_that_run_and_no_check_of_the_revision() -> None:
