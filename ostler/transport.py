@@ -1,4 +1,4 @@
-"""Redis transport of kombu with four changes.
+"""Redis transport of kombu with five changes.
 
 One client per channel: this transport creates one `redis.Redis` object per channel. Kombu itself creates an object for
 every command. Such an object contains only the channel's connection pool and a table of about a hundred callbacks.
@@ -10,6 +10,8 @@ queue can therefore decide which messages might still wait in the queue.
 
 Malformed entries: the transport drops and counts a queue entry that is not JSON or has the wrong structure. Kombu's own
 consumer raises an exception for such an entry, which would end one worker after another.
+
+Read-only servers: the transport leaves a server that became a read-only replica (`ostler.redis_clients`).
 
 Bindings: the transport stores no bindings of fanout exchanges, so that a process that only receives events needs no
 write permission.
@@ -28,7 +30,7 @@ from kombu import transport
 from kombu.transport import redis
 from redis import client
 
-from ostler import telemetry
+from ostler import redis_clients, telemetry
 from ostler.clock import utcnow
 from ostler.envelopes import problem_of
 from ostler.logging import get_logger
@@ -134,6 +136,8 @@ class Channel(redis.Channel):
     """Kombu channel that uses one client for all commands until its connection pool is replaced."""
 
     QoS = QoS
+    connection_class = redis_clients.Connection
+    connection_class_ssl = redis_clients.SSLConnection
 
     _kept: Any = None
 

@@ -21,6 +21,7 @@ import redis
 from celery import Celery
 
 from ostler import transport
+from ostler.redis_clients import make_client
 from ostler.secrets import Secret
 from ostler.task_names import AUTOSCALE, DISPATCH, EXPIRES, HINTS, RECONCILE, ROUTES, TaskName, queue_of
 
@@ -107,10 +108,10 @@ class Waker:
 
     def __init__(self, redis_url: Secret, *, app: Celery | None = None) -> None:
         self._app = app if app is not None else producer(redis_url)
-        self._redis = redis.Redis.from_url(
+        self._redis = make_client(
             redis_url.reveal(), socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, health_check_interval=10
         )
-        self._redis_under_lock = redis.Redis.from_url(
+        self._redis_under_lock = make_client(
             redis_url.reveal(), socket_timeout=_TIMEOUT_UNDER_LOCK, socket_connect_timeout=_TIMEOUT_UNDER_LOCK
         )
 

@@ -35,6 +35,7 @@ from github_adapters.calls.answers import EVERYTHING, limit_of, quota_of
 from github_adapters.calls.http import Answer
 from ostler.clock import machine_now
 from ostler.errors import RateLimited
+from ostler.redis_clients import make_client
 from ostler.secrets import Secret
 from ostler.upstreams import SUCCESS
 
@@ -293,7 +294,7 @@ class Governor:
         clock: Callable[[], datetime] = machine_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._redis = redis.Redis.from_url(
+        self._redis = make_client(
             redis_url.reveal(),
             socket_timeout=TIMEOUT,
             socket_connect_timeout=TIMEOUT,

@@ -101,6 +101,8 @@ def run_beat(settings: BeatSettings) -> None:
         wait_for_redis(settings.redis_url)
         if _beat(app):
             return
+        # The name of a failed server might lead to another server by now.
+        get_redis(app).connection_pool.disconnect()
         time.sleep(PAUSE)
 
 

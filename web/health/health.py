@@ -282,6 +282,8 @@ class Health:
                 pipeline.lrange(queue, *HEAD)
             _, milliseconds, *queues = await pipeline.execute()
         except (RedisError, OSError):
+            # The name of a failed server might lead to another server by now.
+            await self._redis_client.connection_pool.disconnect()
             return Redis()
         heads = tuple(head for messages in queues if (head := head_of(messages)) is not None)
         # Redis answers -2 for a key that does not exist.
