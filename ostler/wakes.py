@@ -230,8 +230,10 @@ class Waker:
         elif self._redis.set("ostler:autoscale:next", "1", nx=True, px=AUTOSCALE_MS):
             self.send(AUTOSCALE, after=AUTOSCALE_MS / 1000)
 
-    def send(self, name: TaskName, *, after: float = 0, **kwargs: Any) -> None:
+    def send(self, name: TaskName, *, after: float = 0, retries: int = 0, **kwargs: Any) -> None:
         """Send a task to its queue. The task runs `after` seconds from now. Its arguments contain no secret (law L13).
+
+        `retries` is the number of earlier attempts, which count against the retries of the task's policy.
 
         This method sends every message. For a dispatch, a reconcile or a run of the autoscaler, call `wake`,
         `reconcile` or `autoscale`. These methods send nothing while such a message waits.
@@ -241,6 +243,7 @@ class Waker:
             kwargs=kwargs,
             queue=queue_of(name),
             countdown=after or None,
+            retries=retries,
             expires=EXPIRES if name in HINTS else None,
             ignore_result=True,
         )

@@ -16,6 +16,8 @@ class Outbox:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.retries: dict[str, int] = {}
+        """Earlier attempts according to the last message of each task."""
         self.done_by_others: set[str] = set()
         self.pods_are_watched = False
         self.heads: dict[str, datetime | None] = {}
@@ -51,9 +53,10 @@ class Outbox:
         """Note a run of the autoscaler down."""
         self._note(AUTOSCALE, {})
 
-    def send(self, name: TaskName, **kwargs: Any) -> None:
+    def send(self, name: TaskName, *, retries: int = 0, **kwargs: Any) -> None:
         """Note a message down. A task that is not in the table fails the test."""
         queue_of(name)
+        self.retries[name] = retries
         self._note(name, kwargs)
 
     def _note(self, name: str, kwargs: dict[str, Any]) -> None:

@@ -175,21 +175,26 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
     )
 
 
-def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0, now: datetime) -> ReleaseWork | None:
+def begin_release(
+    db: Connection, claim_id: int, *, chain_no: int | None = None, requeue_after: float = 20.0, now: datetime
+) -> ReleaseWork | None:
     """Lease a `releasing` claim for its release step, or return None if the lease cannot be acquired.
+
+    If `chain_no` is given, only a claim with this chain number is leased. The lease raises the number, so that earlier
+    steps of the claim change nothing.
 
     While the rows are not trusted (`models.db.epochs`), a claim is leased only if it was never delivered and has been
     `releasing` for `requeue_after` seconds. The job of such a claim can then be queued before the epoch is confirmed.
     """
     values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
-    row = lease(db, "lease_release", claim_id, chain_no=None, now=now, values=values)
+    row = lease(db, "lease_release", claim_id, chain_no=chain_no, now=now, values=values)
     if row is not None:
         return _work(db, row)
     row = lease(
         db,
         "lease_release",
         claim_id,
-        chain_no=None,
+        chain_no=chain_no,
         now=now,
         values=values,
         trusted=False,
@@ -199,9 +204,12 @@ def begin_release(db: Connection, claim_id: int, *, requeue_after: float = 20.0,
     return None if row is None else replace(_work(db, row), trusted=False)
 
 
-def begin_retire(db: Connection, claim_id: int, *, now: datetime) -> ReleaseWork | None:
-    """Lease a `retire` claim for its step, or return None if the lease cannot be acquired."""
-    row = lease(db, "lease_retire", claim_id, chain_no=None, now=now)
+def begin_retire(db: Connection, claim_id: int, *, chain_no: int | None = None, now: datetime) -> ReleaseWork | None:
+    """Lease a `retire` claim for its step, or return None if the lease cannot be acquired.
+
+    If `chain_no` is given, only a claim with this chain number is leased.
+    """
+    row = lease(db, "lease_retire", claim_id, chain_no=chain_no, now=now)
     return None if row is None else _work(db, row)
 
 

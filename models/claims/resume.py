@@ -40,6 +40,8 @@ class Due:
     state: str
     stamp: str
     waited: bool
+    tried: bool
+    """True if an earlier attempt of the step did not finish it and set its due time."""
 
 
 def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime | None], now: datetime) -> list[Due]:
@@ -58,7 +60,7 @@ def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime 
     for row in rows:
         if row.state == "minted":
             notify_minted(db, row.id, row.pod_uid)
-    return [Due(row.id, row.chain_no, row.purpose, row.state, row.stamp, row.waited) for row in rows]
+    return [Due(row.id, row.chain_no, row.purpose, row.state, row.stamp, row.waited, bool(row.tried)) for row in rows]
 
 
 def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: str) -> list[int]:

@@ -87,16 +87,17 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
     return None if row is None else stamp_work(db, row)
 
 
-def begin_unstamp(db: Connection, claim_id: int, *, now: datetime) -> StampWork | None:
+def begin_unstamp(db: Connection, claim_id: int, *, chain_no: int | None = None, now: datetime) -> StampWork | None:
     """Lease a minted claim for its un-stamp.
 
-    Returns None if the stamp of the claim is not `removing`, or if the lease cannot be acquired.
+    `chain_no` None stands for the current chain. Returns None if the stamp of the claim is not `removing`, or if the
+    lease cannot be acquired.
     """
     row = lease(
         db,
         "lease_unstamp",
         claim_id,
-        chain_no=None,
+        chain_no=chain_no,
         now=now,
         guard="AND state = 'minted' AND stamp = 'removing'",
         values=", stamp_no = stamp_no + 1",

@@ -50,13 +50,15 @@ class Question:
     """A question about the origin of a run.
 
     `repository` is the id of the run's repository, or its name if the id is not known. `answered` is True if the origin
-    is known already. In this case, the waiting jobs only need to be matched.
+    is known already. In this case, the waiting jobs only need to be matched. `failures` counts the questions in a row
+    whose failure postponed the next question.
     """
 
     run_id: int
     installation_id: int | None
     repository: str | int
     answered: bool
+    failures: int = 0
 
 
 def known(db: Connection, run_ids: Collection[int]) -> Mapping[int, Origin]:
@@ -94,12 +96,13 @@ def begin(db: Connection, run_id: int, *, now: datetime) -> Question | None:
             WHERE run_origins.origin IS NULL
               AND (run_origins.leased_until IS NULL OR run_origins.leased_until < :now)
               AND (run_origins.ask_after IS NULL OR run_origins.ask_after <= :now)
+            RETURNING failures
         """),
         {"run": run_id, "until": now + LEASE, "now": now},
-    ).rowcount
-    if not taken:
+    ).scalar_one_or_none()
+    if taken is None:
         return None
-    return Question(run_id, job.installation_id, job.repository_id or job.repository, answered=False)
+    return Question(run_id, job.installation_id, job.repository_id or job.repository, answered=False, failures=taken)
 
 
 def record(db: Connection, run_id: int, origin: Origin, *, now: datetime) -> None:
@@ -118,8 +121,9 @@ def record(db: Connection, run_id: int, origin: Origin, *, now: datetime) -> Non
 def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now: datetime) -> float:
     """Postpone the question about a run, and record `why` in the holds of its jobs. Return the wait in seconds.
 
-    `after` is the wait in seconds that GitHub or Ostler's own rate limit requested. Such a wait does not count as a
-    failure. `after` is None if the question failed. The wait then doubles with each failure.
+    `after` is the wait in seconds until Celery repeats the question, or the wait that GitHub or Ostler's own rate limit
+    requested. Such a wait does not count as a failure. `after` is None if the question failed and Celery does not
+    repeat it. The wait then doubles with each failure.
     """
     failures: int = db.execute(
         text("SELECT failures FROM run_origins WHERE run_id = :run"), {"run": run_id}

@@ -157,7 +157,7 @@ def raise_chains(
                    stalled_cause = CASE WHEN {_FOUND} THEN 'message_lost' ELSE stalled_cause END,
                    stalled_found_by = CASE WHEN {_FOUND} THEN 'resume' ELSE stalled_found_by END
             FROM (
-                SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited FROM claims
+                SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited, last_error <> :waits AS tried FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
                   AND (state NOT IN ('delivered', 'executing') OR stamp IN ('removing', 'off', 'gave_up'))
                   AND due_at < CASE
@@ -169,7 +169,7 @@ def raise_chains(
                       ELSE 'infinity' END
                 ORDER BY due_at LIMIT :limit FOR NO KEY UPDATE SKIP LOCKED) found
             WHERE c.id = found.id
-            RETURNING c.id, c.chain_no, c.purpose, c.state, c.stamp, c.pod_uid, found.waited
+            RETURNING c.id, c.chain_no, c.purpose, c.state, c.stamp, c.pod_uid, found.waited, found.tried
         """),
         {
             "now": now,

@@ -15,6 +15,7 @@ from ostler.clock import utcnow
 from rules.claims.machines import allowed
 from rules.claims.stamps import parse
 from rules.upstream.retry import RetryPolicy
+from tasks.worker.base import attempts
 from tasks.worker.runtime import Runtime
 
 CHECKS = 2
@@ -88,4 +89,5 @@ def policy(work: steps.Annotated) -> RetryPolicy:
     lasts.
     """
     left = (work.lease_until - utcnow()).total_seconds()
-    return replace(STAMP_POLICY, deadline=max(0.05, min(left, allowed("lease_stamp").seconds)))
+    deadline = max(0.05, min(left, allowed("lease_stamp").seconds))
+    return replace(STAMP_POLICY, attempts=attempts(STAMP_POLICY.attempts), deadline=deadline)

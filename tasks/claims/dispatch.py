@@ -307,8 +307,7 @@ def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
     """Send the chain `stamp → mint` for each claim, with `release` as the errback of the chain.
 
     A step that fails commits the release of its claim (`tasks.claims.release.release_on_failure`), and the errback
-    continues this release. Only workers of an older version read the chain number of the errback. If a message is lost,
-    the sweep `resume` sends the chain again.
+    continues this release. If a message is lost, the sweep `resume` sends the chain again.
     """
     for claim_id in claim_ids:
         chain(

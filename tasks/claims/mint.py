@@ -57,20 +57,11 @@ from tasks.claims.mint_lease import LeaseOver, left
 from tasks.claims.release import release_on_failure, send_release
 from tasks.routing.runner_groups import Refused, group_of
 from tasks.worker.app import VISIBILITY_TIMEOUT
-from tasks.worker.base import MINT, remaining, task
+from tasks.worker.base import LATE, LONGEST_MESSAGE, MINT, Again, remaining, task, wait_for_retry
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
-
-LONGEST_MESSAGE = 5.0
-"""Longest delay in seconds of a Celery message that repeats a mint.
-
-A worker reserves up to `worker_eta_task_limit` delayed messages and then receives no other message of any queue. For a
-longer delay no message is sent. The time of the next attempt is stored in the claim's `due_at`, and `resume` sends the
-mint at that time. At the default rate of 3 mints per second, a delay of 5 seconds means 15 delayed messages per
-installation.
-"""
 
 LONGEST_RETRY = VISIBILITY_TIMEOUT / 2
 """Longest wait in seconds before a retry of a mint.
@@ -193,7 +184,7 @@ def failed(self: Task, rt: Runtime, work: steps.MintWork, error: UpstreamError) 
         case Busy():
             refuse(rt, work, None, reason=BUSY_RUNNER)
         case Retryable() | Conflict():
-            try_later(self, rt, work, error)
+            try_later(rt, work, error)
         case _:
             raise error
 
@@ -475,18 +466,16 @@ def with_words(reason: str, error: UpstreamError) -> str:
     return reason if error.words is None else f"{reason}: {error.words}"
 
 
-def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | Conflict) -> None:
+def try_later(rt: Runtime, work: steps.MintWork, error: Retryable | Conflict) -> None:
     """Retry a mint with an unknown outcome, or give up: back off the installation, hold the job, release the claim.
 
-    A mint that tests whether GitHub answers again is not retried. If a retry is left for any other mint, raises
-    `Unknown`, which Celery retries with jitter.
+    A mint that tests whether GitHub answers again is not retried. For any other mint, raises `Again` if a retry is
+    left.
     """
     now = utcnow()
-    retries = self.request.retries
-    wait = timedelta(seconds=MINT.longest_wait(retries) + 1)
-    last = retries >= MINT.task_retries or work.probing
+    soon = wait_for_retry(error)
     name = meaning_of(error)
-    if last:
+    if soon is None or work.probing:
         not_before = rt.transaction(
             backoffs.record_failure,
             kind="installation",
@@ -498,8 +487,9 @@ def try_later(self: Task, rt: Runtime, work: steps.MintWork, error: Retryable | 
         reason, cause = f"{NO_RUNNER}: {name}", ("installation", str(work.installation_id))
         refuse(rt, work, None, reason=reason, hold=HoldReason.BACKOFF, not_before=not_before, cause=cause)
         return
-    rt.transaction(claim_leases.give_back, work, due_at=now + wait, error=name)
-    raise Unknown(f"the result of the mint is unknown: {name}")
+    rt.transaction(claim_leases.give_back, work, due_at=now + timedelta(seconds=soon + LATE), error=name)
+    unknown = Unknown(f"the result of the mint is unknown: {name}")
+    raise Again(unknown, after=soon, chain_no=work.chain_no) from error
 
 
 def refuse(

@@ -1,4 +1,7 @@
-"""Postponement of a step that failed. The time of the next attempt is stored, and `resume` sends the step at that time.
+"""Postponement of a step that failed: the time of the next attempt is stored.
+
+Celery repeats the step soon after a failure that might be short. `resume` sends the step if the message of Celery is
+late or lost, and after every longer wait.
 
 The process releases its lease of the claim. Otherwise the next attempt would have to wait until the lease expires, and
 Ostler would treat the step as if its process had been killed.
@@ -15,6 +18,7 @@ from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
+from tasks.worker.base import LATE, Again, wait_for_retry
 from tasks.worker.runtime import Runtime
 
 SOON = 2.0
@@ -64,11 +68,16 @@ def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> Non
 def postpone_on_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
     """Postpone the step of a claim if a call to an upstream fails in the body of this context manager.
 
-    The error of the upstream is raised again, so that the failure is counted.
+    Raises `Again` if Celery may repeat the step. The step is then due later than its message, so that `resume` sends no
+    second one. Raises the error of the upstream if `resume` repeats the step, so that the failure is counted.
     """
     try:
         yield
     except UpstreamError as error:
+        soon = wait_for_retry(error)
+        if soon is not None:
+            postpone(rt, work, meaning_of(error), after=soon + LATE)
+            raise Again(error, after=soon, chain_no=work.chain_no) from error
         postpone(rt, work, meaning_of(error), after=_wait(error, tried_for=utcnow() - work.since))
         raise
 

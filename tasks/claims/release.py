@@ -63,14 +63,16 @@ _WARMTH = {
 
 
 @task(task_names.RELEASE, policy=RELEASE)
-def release(*, claim_id: int) -> None:
+def release(*, claim_id: int, chain_no: int | None = None) -> None:
     """Continue the release of a `releasing` claim. A claim in any other state is not changed (law L6).
 
-    Every sender first commits the release with `models.claims.releases.request_release`.
+    `chain_no`: number of the chain if this task is the errback of a chain or repeats a failed attempt, otherwise None.
+    With a number, only a claim on this chain is released. Every sender first commits the release with
+    `models.claims.releases.request_release`.
     """
     rt = runtime()
     requeue_after = rt.timings.requeue_after + clock.process.leeway()
-    work = rt.transaction(releases.begin_release, claim_id, requeue_after=requeue_after, now=NOW)
+    work = rt.transaction(releases.begin_release, claim_id, chain_no=chain_no, requeue_after=requeue_after, now=NOW)
     if work is None:
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)

@@ -56,10 +56,14 @@ log = structlog.get_logger(__name__)
 
 
 @task(task_names.RETIRE, policy=RETIRE)
-def retire(*, claim_id: int) -> None:
-    """Retire the Pod of a retire claim."""
+def retire(*, claim_id: int, chain_no: int | None = None) -> None:
+    """Retire the Pod of a retire claim.
+
+    `chain_no`: chain number of the claim if this message repeats a failed attempt, otherwise None. If `resume` has sent
+    the step again meanwhile, the claim has another number, and the message changes nothing.
+    """
     rt = runtime()
-    work = rt.transaction(releases.begin_retire, claim_id, now=NOW)
+    work = rt.transaction(releases.begin_retire, claim_id, chain_no=chain_no, now=NOW)
     if work is not None:
         also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
         with postpone_on_failure(rt, work):

@@ -6,6 +6,8 @@ annotation, the missing stamp is counted in a metric. The claim then continues w
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import structlog
 from sqlalchemy import Connection
 
@@ -21,7 +23,7 @@ from tasks.claims.annotation import read_pod, write
 from tasks.claims.cuts import reopen
 from tasks.claims.evidence import ask
 from tasks.claims.release import release_on_failure, send_release
-from tasks.worker.base import STAMP, task
+from tasks.worker.base import LATE, STAMP, UNSTAMP, Again, task, wait_for_retry
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 
@@ -77,21 +79,41 @@ def put_on(rt: Runtime, work: steps.StampWork) -> None:
     rt.transaction(finish)
 
 
-@task(task_names.UNSTAMP, policy=STAMP)
-def unstamp(*, claim_id: int) -> None:
+@task(task_names.UNSTAMP, policy=UNSTAMP)
+def unstamp(*, claim_id: int, chain_no: int | None = None) -> None:
     """Remove the stamp of a minted claim whose Pod stopped polling, so that the Pod can reach Ostler again.
 
-    If the answer of the cluster is lost, the stamp stays `removing` and `resume` repeats the un-stamp. The Pod is read
+    `chain_no`: chain number of the claim if this message repeats a failed attempt, otherwise None. A message of an
+    older chain changes nothing.
+
+    If the answer of the cluster is lost, the stamp stays `removing`, and the un-stamp is repeated. The Pod is read
     first, because a failover of Postgres might have lost the row of a delivery. A Pod that might hold a JIT keeps its
     stamp. In this case, and if the Pod is gone, the claim is released. The Pod of a delivered claim is un-stamped only
     if the stamp cut the Pod off from Ostler before the JIT arrived (`tasks.claims.cuts`).
     """
     rt = runtime()
-    work = rt.transaction(steps.begin_unstamp, claim_id, now=NOW)
+    work = rt.transaction(steps.begin_unstamp, claim_id, chain_no=chain_no, now=NOW)
     if work is None:
-        reopen(rt, claim_id)
+        if chain_no is None:
+            reopen(rt, claim_id)
         return
     also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
+    try:
+        remove_stamp(rt, work)
+    except UpstreamError as error:
+        soon = wait_for_retry(error)
+        due_at = work.lease_until if soon is None else utcnow() + timedelta(seconds=soon + LATE)
+        rt.transaction(claim_leases.give_back, work, due_at=due_at, error=meaning_of(error))
+        if soon is None:
+            raise
+        raise Again(error, after=soon, chain_no=work.chain_no) from error
+
+
+def remove_stamp(rt: Runtime, work: steps.StampWork) -> None:
+    """Remove the stamp, or release the claim if its Pod is gone or might hold a JIT.
+
+    Raises what the Kubernetes adapter raises.
+    """
     pod = read_pod(rt, work)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
@@ -108,7 +130,7 @@ def unstamp(*, claim_id: int) -> None:
             steps.finish_stamp(
                 db, work, "stamp_off", error=None, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
             )
-            steps.notify_minted(db, claim_id, work.pod_uid)
+            steps.notify_minted(db, work.claim_id, work.pod_uid)
 
         rt.transaction(finish)
 

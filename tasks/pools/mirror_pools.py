@@ -16,7 +16,7 @@ from ostler.reasons import words_of
 from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
 from tasks.pools import finalizers, pod_lists
 from tasks.pools.facts import pool_facts, problem_of
-from tasks.worker.base import SWEEP, calls, task
+from tasks.worker.base import HINT, SWEEP, calls, repeated, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 
@@ -75,18 +75,19 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         rt.waker.send(REMATCH)
 
 
-@task(POOL_CHANGED, policy=SWEEP)
+@task(POOL_CHANGED, policy=HINT)
 def pool_changed(*, namespace: str, pool: str) -> None:
     """Mirror one pool that was changed, created or deleted, and request its reconcile.
 
     The watch sends this task as a hint. The pool is read again, because a hint proves nothing (law L6).
     """
     rt = runtime()
-    found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
-    changed = found is not None and mirror_listed_pool(rt, found)
-    for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
-        if row.name == pool and (found is None or row.uid != found.uid):
-            changed |= end_missing_pool(rt, row, namespace=namespace)
+    with repeated():
+        found = get_pool(rt.kube, namespace=namespace, name=pool, policy=calls(SWEEP))
+        changed = found is not None and mirror_listed_pool(rt, found)
+        for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
+            if row.name == pool and (found is None or row.uid != found.uid):
+                changed |= end_missing_pool(rt, row, namespace=namespace)
     if changed:
         rt.waker.send(REMATCH)
     for pool_id in rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=[pool]):

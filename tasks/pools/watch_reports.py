@@ -27,7 +27,7 @@ from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.retire import send_retire
 from tasks.pools.finished_pods import end_claim
-from tasks.worker.base import DISPATCH, SWEEP, calls, task
+from tasks.worker.base import DISPATCH, HINT, SWEEP, calls, repeated, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 
@@ -124,7 +124,7 @@ def pod_gone(*, claim_id: int) -> None:
     rt.waker.reconcile(claim.pool_id)
 
 
-@task(POD_EXECUTES, policy=SWEEP)
+@task(POD_EXECUTES, policy=HINT)
 def pod_executes(*, claim_id: int) -> None:
     """Mark a claim as executing if one GET shows that its runner began a job. The job stays unidentified.
 
@@ -134,7 +134,8 @@ def pod_executes(*, claim_id: int) -> None:
     """
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)
-    pod = None if claim is None else read_pod_of(rt, claim)
+    with repeated():
+        pod = None if claim is None else read_pod_of(rt, claim)
     if pod is None or not pod.runner_ready:
         log.debug("claim.execution_not_confirmed", claim=claim_id, pod_found=pod is not None)
         return
@@ -151,12 +152,13 @@ def pod_executes(*, claim_id: int) -> None:
         log.info("claim.unidentified_execution_recorded", claim=claim_id)
 
 
-@task(POLLER_ENDED, policy=SWEEP)
+@task(POLLER_ENDED, policy=HINT)
 def poller_ended(*, claim_id: int) -> None:
     """Request the stamp of a delivered claim if one GET shows that the poller of its Pod ended."""
     rt = runtime()
     claim = rt.transaction(sweeps.live_pod, claim_id)
-    pod = None if claim is None else read_pod_of(rt, claim)
+    with repeated():
+        pod = None if claim is None else read_pod_of(rt, claim)
     if pod is None or pod.poller_exit_code is None:
         return
     for each in rt.transaction(cuts.pollers_ended, [pod.uid], now=NOW):

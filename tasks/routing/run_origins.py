@@ -1,7 +1,7 @@
 """`ostler.ask_run(run_id)`: asks GitHub whether a run comes from a fork.
 
-One request serves all jobs of the run. The jobs are held until GitHub answers. If the message is lost or the request
-fails, the sweep `rematch` sends this task again.
+One request serves all jobs of the run. The jobs are held until GitHub answers. Celery repeats a failed
+request. If it still fails, or if the message is lost, the sweep `rematch` sends this task again.
 """
 
 from __future__ import annotations
@@ -13,22 +13,17 @@ from models.sweeps.rematch import rematch_run
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of
 from ostler.task_names import ASK_RUN
-from tasks.worker.base import Policy, calls, task
+from tasks.worker.base import QUESTION, Again, calls, task, wait_for_retry
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
-ASK = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
-
-SOON = 5.0
-"""Longest delay in seconds of a Celery message that repeats the request. After a longer wait, `rematch` sends the task.
-
-A worker reserves a limited number of delayed messages (`tasks.claims.mint.LONGEST_MESSAGE`).
-"""
+GRACE = 0.5
+"""Seconds between the end of a postponement and the message that asks the question again."""
 
 
-@task(ASK_RUN, policy=ASK)
+@task(ASK_RUN, policy=QUESTION)
 def ask_run(*, run_id: int) -> None:
     """Ask GitHub for the origin of a run, store the origin, and match the jobs that waited for the origin."""
     rt = runtime()
@@ -45,7 +40,8 @@ def ask_run(*, run_id: int) -> None:
 def ask(rt: Runtime, question: run_origins.Question) -> bool:
     """Ask GitHub for the origin of a run. Return True if the origin is known now; False otherwise.
 
-    If the answer is missing or unusable, the question is postponed and nothing else changes (law L8).
+    If the answer is missing or unusable, the question is postponed and nothing else changes (law L8). Celery repeats a
+    question that was never postponed after a failure. After that, `rematch` repeats it.
     """
     if question.installation_id is None:
         postpone(rt, question, why="no installation of the App is known for the account of the job")
@@ -55,16 +51,16 @@ def ask(rt: Runtime, question: run_origins.Question) -> bool:
             installation_id=question.installation_id,
             repository=question.repository,
             run_id=question.run_id,
-            policy=calls(ASK),
+            policy=calls(QUESTION),
         )
-    except RateLimited as limited:
-        wait = postpone(rt, question, why="GitHub's rate limit", after=limited.after)
-        if wait <= SOON:
-            rt.waker.send(ASK_RUN, after=wait + 1, run_id=question.run_id)
-        return False
     except UpstreamError as error:
-        postpone(rt, question, why=str(error) or meaning_of(error))
-        return False
+        limited = isinstance(error, RateLimited)
+        soon = None if question.failures else wait_for_retry(error)
+        after = error.after if isinstance(error, RateLimited) else soon
+        postpone(rt, question, why="GitHub's rate limit" if limited else str(error) or meaning_of(error), after=after)
+        if soon is None:
+            return False
+        raise Again(error, after=soon + GRACE) from error
     if run is None:
         postpone(rt, question, why="GitHub does not show the run to the App")
         return False

@@ -20,6 +20,7 @@ from rules.sweeps.reaping import Expect
 from tasks.claims.dispatch import start_chains
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
+from tasks.worker import base
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 
@@ -149,14 +150,16 @@ def _cut_off(claim_id: int) -> Case:
 def send_next(rt: Runtime, claim: due.Due) -> None:
     """Send the step that a claim waits for.
 
-    No step is sent for a minted claim. The transaction that found the claim has already notified web again.
+    No step is sent for a minted claim. The transaction that found the claim has already notified web again. If an
+    earlier attempt has set the due time, the message has no retry left: the attempts of one step by messages and by
+    rows are counted together, and the next waits come from the row.
     """
     if claim.purpose == Purpose.RETIRE:
-        rt.waker.send(RETIRE, claim_id=claim.claim_id)
+        rt.waker.send(RETIRE, retries=base.RETIRE.task_retries if claim.tried else 0, claim_id=claim.claim_id)
     elif claim.state == ClaimState.RELEASING:
-        rt.waker.send(RELEASE, claim_id=claim.claim_id)
+        rt.waker.send(RELEASE, retries=base.RELEASE.task_retries if claim.tried else 0, claim_id=claim.claim_id)
     elif claim.stamp == Stamp.REMOVING:
-        rt.waker.send(UNSTAMP, claim_id=claim.claim_id)
+        rt.waker.send(UNSTAMP, retries=base.UNSTAMP.task_retries if claim.tried else 0, claim_id=claim.claim_id)
     elif claim.state == ClaimState.CLAIMED:
         start_chains([claim.claim_id], chain_no=claim.chain_no)
     elif claim.state in DELIVERED:

@@ -35,7 +35,7 @@ from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask
 from tasks.claims.github import ask_job, deregister
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick
-from tasks.worker.base import SWEEP
+from tasks.worker.base import SWEEP, SWEEP_ROW
 from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
@@ -157,7 +157,7 @@ def remove_left(tick: Tick, job: unresolved.UnresolvedJob) -> None:
     """
     left = tick.read(unresolved.left_runners, job.id)
     try:
-        deregister(tick.rt, left)
+        deregister(tick.rt, left, policy=SWEEP_ROW)
     except (Suspended, NotInstalled):
         raise
     except (Forbidden, Gone) as error:  # the App has no access to the scope, and the job does not wait for the removal

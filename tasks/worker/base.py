@@ -1,4 +1,4 @@
-"""The decorator of all tasks, and the table of retry policies.
+"""The decorator of all tasks, and the table of retry policies (`docs/decisions/0098-retries-of-tasks.md`).
 
 Every task has an explicit stable name and takes keyword arguments only. A task returns None, because Flower shows
 results (law L13). All calls of a task share one deadline. A task that reads pages gets a new deadline for each page
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -27,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from models.db import client_waits
 from models.db.engine import is_locked, why_away
 from ostler import telemetry
-from ostler.errors import Retryable, UpstreamError
+from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.logging import about, ids_of
 from ostler.reasons import cause_of
 from ostler.task_names import TaskName, queue_of, short_name
@@ -40,13 +41,23 @@ RECONCILES = frozenset({"pools", "pool_changed", "reconcile", "autoscale"})
 DEADLINE = 20.0
 """Longest time in seconds of one execution of a task, or of one page in a task that reads pages (`begin_page`)."""
 
+LONGEST_MESSAGE = 5.0
+"""Longest delay in seconds of a Celery message that repeats a task.
+
+A worker reserves up to `worker_eta_task_limit` delayed messages and then receives no other message of any queue. For a
+longer delay no message is sent. The time of the next attempt is stored in the row, and a sweep repeats the step.
+"""
+
+LATE = 2.0
+"""Seconds after the delay of its message at which a step is due. `resume` then sends the step again."""
+
 log = structlog.get_logger(__name__)
 _ends_at: contextvars.ContextVar[float] = contextvars.ContextVar("ends_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Retry policy of a task that raised `Retryable`: exponential backoff with full jitter, in seconds.
+    """Retry policy of a task whose call failed: exponential backoff with full jitter, in seconds.
 
     `adapter_attempts`: number of attempts of each call inside the task. `task_retries`: number of times that Celery
     repeats the task. At least one of two conditions holds: `adapter_attempts` is 1, or `task_retries` is 0. Attempts
@@ -67,11 +78,53 @@ class Policy:
         return float(min(self.backoff_max, self.backoff * 2**retries))
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The current execution of a task. `retries` is the number of executions before it."""
+
+    policy: Policy
+    retries: int
+
+
+_run: contextvars.ContextVar[_Run | None] = contextvars.ContextVar("run", default=None)
+
+
+class Again(Retry):  # type: ignore[misc]
+    """Raised by a task to be repeated by Celery after `after` seconds. The decorator `task` sends the message.
+
+    `error` is the failure. A step raises this exception after it gave its lease back, and passes its chain number. If
+    `resume` sends the step first, the claim has another number, and the message changes nothing.
+    """
+
+    def __init__(self, error: UpstreamError, *, after: float, chain_no: int | None = None) -> None:
+        super().__init__(exc=error, when=after)
+        self.arguments = {} if chain_no is None else {"chain_no": chain_no}
+
+
+def wait_for_retry(error: UpstreamError) -> float | None:
+    """Return the seconds after which Celery repeats the current task because of this error.
+
+    Return None if Celery must not repeat the task: its policy has no retry left, another attempt would get the same
+    answer, or the upstream asks for a wait above `LONGEST_MESSAGE` seconds.
+    """
+    run = _run.get()
+    if run is None or run.retries >= run.policy.task_retries:
+        return None
+    if isinstance(error, RateLimited):
+        return error.after if error.after <= LONGEST_MESSAGE else None
+    if isinstance(error, Retryable | Conflict):
+        return random.uniform(0, run.policy.longest_wait(run.retries))  # noqa: S311  jitter
+    return None
+
+
 DISPATCH = Policy(adapter_attempts=1, task_retries=0, brief_waits=True)
 STAMP = Policy(adapter_attempts=3, task_retries=0)
-MINT = Policy(adapter_attempts=1, task_retries=4, backoff=1, backoff_max=20)
-RELEASE = Policy(adapter_attempts=4, task_retries=0)
-RETIRE = Policy(adapter_attempts=4, task_retries=0)
+UNSTAMP = Policy(adapter_attempts=1, task_retries=4, backoff_max=5)
+MINT = Policy(adapter_attempts=1, task_retries=4, backoff_max=5)
+RELEASE = Policy(adapter_attempts=1, task_retries=4, backoff_max=5)
+RETIRE = Policy(adapter_attempts=1, task_retries=4, backoff_max=5)
+QUESTION = Policy(adapter_attempts=1, task_retries=4, backoff_max=5, call_seconds=10)
+HINT = Policy(adapter_attempts=1, task_retries=4, backoff_max=5, brief_waits=True)
 SWEEP = Policy(adapter_attempts=4, task_retries=0, brief_waits=True)
 
 # For calls in a loop. A failed call must leave time for the other calls, and the next run repeats it (L14).
@@ -82,9 +135,15 @@ SWEEP_LIST = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
 def calls(policy: Policy) -> RetryPolicy:
     """Return the retry policy of one call in the current task.
 
-    The call ends at the deadline of the task at the latest.
+    The call ends at the deadline of the task at the latest. In a task that Celery repeats, it has a single attempt.
     """
-    return RetryPolicy(attempts=policy.adapter_attempts, deadline=remaining(policy.call_seconds))
+    return RetryPolicy(attempts=attempts(policy.adapter_attempts), deadline=remaining(policy.call_seconds))
+
+
+def attempts(most: int) -> int:
+    """Return the number of attempts of one call: 1 in a task that Celery repeats, `most` otherwise."""
+    run = _run.get()
+    return 1 if run is not None and run.policy.task_retries else most
 
 
 def remaining(most: float = DEADLINE) -> float:
@@ -130,23 +189,19 @@ def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Cal
             given = {key: value for key, value in arguments.items() if key in known}
             began = time.monotonic()
             token = _ends_at.set(began + DEADLINE)
+            ran = _run.set(_Run(policy, self.request.retries))
             outcome = "failed"
             waits = client_waits.brief_waits() if policy.brief_waits else nullcontext()
             try:
                 with waits, about(task=self.name, **ids_of(given)), _reported():
-                    if bind:
-                        body(self, **given)
-                    else:
-                        body(**given)
+                    _execute(self, functools.partial(body, self) if bind else body, given)
                 outcome = "succeeded"
             except Retry:
                 outcome = "retried"
                 raise
-            except Retryable:
-                outcome = "retried" if self.request.retries < policy.task_retries else "failed"
-                raise
             finally:
                 _ends_at.reset(token)
+                _run.reset(ran)
                 telemetry.TASKS.labels(short, outcome).inc()
                 telemetry.TASK_SECONDS.labels(short).observe(time.monotonic() - began)
                 if outcome == "succeeded" and short in RECONCILES:
@@ -160,16 +215,36 @@ def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Cal
         registered: Task = app.task(
             bind=True,
             name=name,
-            autoretry_for=(Retryable,) if policy.task_retries else (),
             max_retries=policy.task_retries,
-            retry_backoff=policy.backoff,
-            retry_backoff_max=policy.backoff_max,
-            retry_jitter=True,
             typing=False,
         )(run)
         return registered
 
     return register
+
+
+def _execute(task: Task, body: Callable[..., None], arguments: dict[str, Any]) -> None:
+    """Run the body of a task once, and send the task again if the body raises `Again`.
+
+    Raises Celery's `Retry` after it sent the task again, `Reject` if Redis did not accept the message, and every other
+    error of the body. Outside of a worker, no message is sent, and the failure is raised.
+    """
+    try:
+        body(**arguments)
+    except Again as again:
+        task.retry(exc=again.exc, countdown=again.when, kwargs={**arguments, **again.arguments})
+
+
+@contextmanager
+def repeated() -> Iterator[None]:
+    """Make Celery repeat the current task if a call to an upstream fails in this block and a retry is left."""
+    try:
+        yield
+    except UpstreamError as error:
+        soon = wait_for_retry(error)
+        if soon is None:
+            raise
+        raise Again(error, after=soon) from error
 
 
 @contextmanager

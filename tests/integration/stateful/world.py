@@ -156,9 +156,9 @@ class World(Transactions):
     def single_flight(self, _what: str) -> Iterator[bool]:
         yield True
 
-    def send(self, name: TaskName, **kwargs: Any) -> None:
+    def send(self, name: TaskName, *, retries: int = 0, **kwargs: Any) -> None:
         queue_of(name)
-        message = Message(name, kwargs)
+        message = Message(name, kwargs, retries=retries)
         if message not in self.messages:
             self.messages.append(message)
 

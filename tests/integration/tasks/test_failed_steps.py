@@ -21,7 +21,7 @@ from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.stalls import Cause
-from tasks.claims import annotation
+from tasks.claims import annotation, postpone
 from tasks.claims import release as of_release
 from tasks.claims import retire as of_retire
 from tasks.claims.retire import retire
@@ -37,6 +37,12 @@ FAILURES = [
     (Forbidden("403"), 20),
 ]
 """What an upstream answers, and after how many seconds it is asked again."""
+
+
+@pytest.fixture(autouse=True)
+def _last_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each failure follow the last retry by Celery, which tests of their own show (`test_celery_retries`)."""
+    monkeypatch.setattr(postpone, "wait_for_retry", lambda _: None)
 
 
 def failing(error: UpstreamError) -> Callable[..., Any]:

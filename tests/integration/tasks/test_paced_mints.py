@@ -16,11 +16,11 @@ from ostler.errors import RateLimited
 from ostler.secrets import Secret
 from ostler.task_names import QUEUES
 from rules.routing.scopes import Scope
-from tasks.claims.mint import LONGEST_MESSAGE, mint
+from tasks.claims.mint import mint
 from tasks.sweeps import resume as of_resume
 from tasks.sweeps.resume import resume
 from tasks.worker.app import SETTINGS, app
-from tasks.worker.base import MINT
+from tasks.worker.base import LONGEST_MESSAGE, MINT
 from tests.integration.tasks.conftest import Stage
 from tests.waiting import eventually
 

@@ -16,8 +16,9 @@ from ostler.secrets import Secret
 from ostler.task_names import QUEUE_OF, ROUTES, TaskName
 from ostler.timings import Timings
 from ostler.wakes import producer
+from tasks.worker import base
 from tasks.worker.app import MODULES, SETTINGS, VISIBILITY_TIMEOUT, app, assert_in_force, configure
-from tasks.worker.base import DISPATCH, MINT, RELEASE, RETIRE, STAMP, SWEEP, task
+from tasks.worker.base import SWEEP, task
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,15 +70,19 @@ def test_what_workers_show_of_their_settings_hides_a_password_of_redis() -> None
 
 
 def test_attempts_never_multiply() -> None:
-    for policy in (DISPATCH, STAMP, MINT, RELEASE, RETIRE, SWEEP):
+    policies = [each for each in vars(base).values() if isinstance(each, base.Policy)]
+    assert len(policies) >= 10
+    for policy in policies:
         assert min(policy.adapter_attempts, policy.task_retries + 1) == 1
 
 
-def test_no_retry_waits_longer_than_half_the_visibility_timeout() -> None:
-    assert MINT.longest_wait(MINT.task_retries) < VISIBILITY_TIMEOUT / 2
-    mint = ours()["ostler.mint"]
-    assert mint.max_retries == MINT.task_retries
-    assert mint.retry_jitter is True
+def test_no_message_of_a_retry_waits_longer_than_workers_may_reserve_it() -> None:
+    retried = {name: each.max_retries for name, each in ours().items() if each.max_retries}
+    names = ("release", "retire", "unstamp", "mint", "ask_run", "ask_owner", "pool_changed", "pod_executes")
+    assert retried == dict.fromkeys((*(f"ostler.{name}" for name in names), "ostler.poller_ended"), 4)
+    for policy in (base.MINT, base.RELEASE, base.RETIRE, base.UNSTAMP, base.QUESTION, base.HINT):
+        assert policy.longest_wait(policy.task_retries) == base.LONGEST_MESSAGE
+    assert base.LONGEST_MESSAGE < VISIBILITY_TIMEOUT / 2
 
 
 def test_a_task_ignores_arguments_of_a_newer_version_and_returns_none(monkeypatch: pytest.MonkeyPatch) -> None:

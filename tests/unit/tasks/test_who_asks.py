@@ -22,7 +22,7 @@ ENDS = {
     # The one way to take a stamp off, and its three callers.
     ("tasks/claims/annotation.py", "write"): "take_off",
     ("tasks/claims/release.py", "make_warm"): "write without owner",
-    ("tasks/claims/stamp.py", "unstamp"): "write without owner",
+    ("tasks/claims/stamp.py", "remove_stamp"): "write without owner",
     ("tasks/claims/cuts.py", "reopen"): "write without owner",
     # What inserts retire claims, each in the transaction of who judged.
     ("models/claims/releases.py", "insert_retire"): "insert_retirement",
@@ -47,7 +47,7 @@ ASKS = {
     ("tasks/pools/plan.py", "observed_pod"): {"judge"},
     ("tasks/claims/release.py", "make_warm"): {"ask", "read_pod"},
     ("tasks/claims/release.py", "end_delivered"): {"ask"},
-    ("tasks/claims/stamp.py", "unstamp"): {"ask", "read_pod"},
+    ("tasks/claims/stamp.py", "remove_stamp"): {"ask", "read_pod"},
     # A Pod that had a delivery: the cluster and GitHub have to show that it never arrived.
     ("tasks/claims/cuts.py", "reopen"): {"check"},
     ("tasks/claims/cuts.py", "check"): {"judge_cut", "get_pod", "runner_of"},
