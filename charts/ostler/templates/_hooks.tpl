@@ -141,6 +141,10 @@ variables.together.map(l, quantity(string(l[?'memory'].orValue('0'))).asApproxim
     variables.name + ' must have the labels ostler.dev/hook-of: ' + variables.runner + ' and ostler.dev/hook-pool: '
     + variables.pool
   reason: Forbidden
+- expression: object.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('ostler') == 'ostler'
+  messageExpression: >-
+    variables.name + ' must not have another value of the label app.kubernetes.io/managed-by than ostler'
+  reason: Forbidden
 - expression: object.metadata.?labels.orValue({}).all(key, key in {{ $labels | toJson }})
   messageExpression: >-
     variables.name + ' has a label that hook objects must not have; the operator can allow more labels in

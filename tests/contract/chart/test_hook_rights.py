@@ -22,7 +22,7 @@ from k8s_adapters.deployed import labels_of_runners
 from k8s_adapters.hook_pods import find_left_over
 from k8s_adapters.hook_rights import RBAC, build_role, build_role_binding, hook_metadata
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, POOL_LABEL
+from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, MANAGED_BY_LABEL, POOL_LABEL
 from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import PoolSeen, create_pool, list_pools
 from k8s_adapters.resources import Created
@@ -308,6 +308,50 @@ def test_runner_reads_and_deletes_its_own_objects(stage: Stage) -> None:
         assert answer(one.client, "DELETE", path) == (200, "")
 
 
+# How a runner deletes its hook Pods.
+
+
+@pytest.fixture
+def bound(stage: Stage) -> Iterator[str]:
+    """The path of a hook Pod on a node. The API server applies grace periods to such Pods only."""
+    pod = stage.one.hook_pod(step_pod(stage.one.pod.name, 7))
+    assert create(stage.one.client, pod, dry=False) == (200, "")
+    name = pod["metadata"]["name"]
+    path = object_path("pods", namespace=stage.cast.runners, name=name)
+    body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "somewhere"}}
+    stage.cast.admin.request("POST", f"{path}/binding", body=body)
+    yield path
+    stage.cast.admin.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+
+TOO_LONG = "must delete its hook Pods with a grace period of 300 seconds at most"
+
+
+@pytest.mark.parametrize("how", ["body", "query"])
+@pytest.mark.parametrize("seconds", [301, 10**9])
+def test_runner_is_refused_a_longer_grace_period_of_a_deletion(
+    stage: Stage, how: str, seconds: int, bound: str
+) -> None:
+    """A process that ignores SIGTERM would run for this time after its runner Pod is gone."""
+    query = f"?gracePeriodSeconds={seconds}" if how == "query" else ""
+    body = {"gracePeriodSeconds": seconds} if how == "body" else None
+
+    status, message = answer(stage.one.client, "DELETE", f"{bound}{query}", body, dry=False)
+
+    assert (status, TOO_LONG in message) == (403, True), message
+    assert "deletionTimestamp" not in stage.cast.admin.request("GET", bound)["metadata"]
+
+
+@pytest.mark.parametrize(("body", "seconds"), [(None, 30), ({}, 30), ({"gracePeriodSeconds": 300}, 300)])
+def test_hook_pod_ends_within_300_seconds_of_its_deletion(
+    stage: Stage, body: Json | None, seconds: int, bound: str
+) -> None:
+    assert answer(stage.one.client, "DELETE", bound, body, dry=False) == (200, "")
+    answer(stage.one.client, "DELETE", bound, {"gracePeriodSeconds": 10**9}, dry=False)
+
+    assert stage.cast.admin.request("GET", bound)["metadata"]["deletionGracePeriodSeconds"] == seconds
+
+
 # What a runner must not do to others.
 
 
@@ -379,6 +423,10 @@ def container(kind: str = "containers", **fields: Any) -> Change:
     return lambda body: body["spec"][kind][0].update(fields)
 
 
+def limits(cpu: str, memory: str = "64Mi") -> Json:
+    return {"resources": {"limits": {"cpu": cpu, "memory": memory}}}
+
+
 def metadata(**fields: Any) -> Change:
     return lambda body: body["metadata"].update(fields)
 
@@ -432,6 +480,10 @@ PODS: dict[str, tuple[Change, str]] = {
     "label that opens the API server": (
         lambda body: body["metadata"]["labels"].update({"ostler.dev/containers": "kubernetes"}),
         "a label that hook objects must not have",
+    ),
+    "label of another manager": (
+        lambda body: body["metadata"]["labels"].update({MANAGED_BY_LABEL: "Helm"}),
+        "another value of the label app.kubernetes.io/managed-by than ostler",
     ),
     "unknown annotation": (metadata(annotations={"iam.example.com/role": "admin"}), "an annotation that hook objects"),
     "finalizer": (metadata(finalizers=["example.com/stays"]), "must not have a finalizer"),
@@ -488,8 +540,23 @@ PODS: dict[str, tuple[Change, str]] = {
     ),
     "priority": (spec(priorityClassName="system-node-critical"), "must not choose a PriorityClass"),
     "long end": (spec(terminationGracePeriodSeconds=301), "must end within 300 seconds"),
+    "long end after a failed probe": (
+        container(livenessProbe={"tcpSocket": {"port": 80}, "terminationGracePeriodSeconds": 301}),
+        "must end within 300 seconds",
+    ),
+    "restart policy": (spec(restartPolicy="Always"), "must set restartPolicy: Never"),
+    "restart policy by default": (without("spec", "restartPolicy"), "must set restartPolicy: Never"),
     "no limits": (container(resources={}), "needs limits of cpu and memory"),
     "no limit of memory": (container(resources={"limits": {"cpu": "1"}}), "needs limits of cpu and memory"),
+    # For the kubelet and for a ResourceQuota, a limit of 0 is no limit.
+    **{
+        f"limits {cpu} and {memory} in {kind}": (
+            container(kind, **limits(cpu, memory)),
+            "needs limits of cpu and memory",
+        )
+        for kind in ("containers", "initContainers")
+        for cpu, memory in (("0", "64Mi"), ("0m", "64Mi"), ("100m", "0"), ("0", "0Gi"))
+    },
     "resources of the whole Pod": (
         spec(resources={"requests": {"cpu": "64"}, "limits": {"cpu": "64"}}),
         "neither resource claims nor resources of the whole Pod",
@@ -538,6 +605,10 @@ def test_runner_is_refused_a_pod_with(stage: Stage, what: str) -> None:
 
 
 SECRETS: dict[str, tuple[Change, str]] = {
+    "label of another manager": (
+        lambda body: body["metadata"]["labels"].update({MANAGED_BY_LABEL: "Helm"}),
+        "another value of the label app.kubernetes.io/managed-by than ostler",
+    ),
     "name of another runner": (metadata(name=f"{TWO}-secret-1"), "the names of its Secrets only"),
     "another name": (metadata(name="registry"), "the names of its Secrets only"),
     "number beyond the last": (metadata(name="one-0000000a-secret-8"), "the names of its Secrets only"),
@@ -573,10 +644,6 @@ def test_runner_is_refused_a_secret_with(stage: Stage, what: str) -> None:
     change(body)
     status, message = create(stage.one.client, body)
     assert (status, why in message) == (403, True), message
-
-
-def limits(cpu: str, memory: str = "64Mi") -> Json:
-    return {"resources": {"limits": {"cpu": cpu, "memory": memory}}}
 
 
 CPU, MEMORY = "the limits of CPU are above", "the limits of memory are above"
@@ -882,7 +949,7 @@ def test_expressions_of_hook_policies_pass_the_type_check(stage: Stage) -> None:
         for each in stage.cast.identities.manifests
         if each["kind"] == POLICY[0] and "-hook-" in each["metadata"]["name"]
     ]
-    assert len(policies) == 5
+    assert len(policies) == 6
     for policy in policies:
         path = f"{Kinds(admin).collection(policy)}/{policy['metadata']['name']}"
         eventually(partial(is_checked, admin, path), within=60)
