@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidState, InvalidStatus
+from websockets.exceptions import InvalidState, InvalidStatus, NegotiationError
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -73,7 +73,7 @@ class Heartbeat:
 def shake_hands(line: Line, address: str) -> tuple[socket.socket, ClientProtocol]:
     """Upgrade a connection to a WebSocket. Return its socket and its protocol.
 
-    The protocol has no subprotocol if the server supports none of `VERSIONS`. Raises `Answer` if the server refuses,
+    The protocol has no subprotocol if the server names none of `VERSIONS`. Raises `Answer` if the server refuses,
     and OSError if it does not answer. In both cases the connection is closed.
     """
     path, _, query = address.partition("?")
@@ -104,6 +104,8 @@ def _await_upgrade(link: socket.socket, protocol: ClientProtocol) -> None:
         if isinstance(failure, InvalidStatus):
             answer = failure.response
             raise refusal_answer(answer.status_code, bytes(answer.body), answer.headers.get("Retry-After"))
+        if isinstance(failure, NegotiationError):
+            return  # the answer names another subprotocol
         if failure is not None or not data:
             raise NotAnswered("the server did not answer the handshake") from failure
 

@@ -26,8 +26,8 @@ from websockets.client import ClientProtocol
 
 from k8s_adapters.client import KubeClient, Line, by_meaning, object_path
 from k8s_adapters.exec_stdin import Stdin, StdinFailed
-from k8s_adapters.exec_stream import STDOUT, V5, Broken, Exchange, Heartbeat, shake_hands
-from k8s_adapters.retry import Answer
+from k8s_adapters.exec_stream import STDOUT, V4, V5, Broken, Exchange, Heartbeat, shake_hands
+from k8s_adapters.retry import Answer, answer_of
 from ostler.errors import ExecLost, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from ostler.upstreams import SERVER_ERROR
 from rules.upstream.retry import RetryPolicy
@@ -35,6 +35,10 @@ from rules.upstream.retry import RetryPolicy
 _BLOCK = 256 * 1024
 _LONGEST_WORDS = 500
 _STARTS_NOTHING = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_PROXY = (
+    "a proxy between Ostler and the API server probably does not pass on the WebSockets of `exec`: let it pass on "
+    f"`Upgrade: websocket` and the subprotocols {V5} and {V4}, or connect to the API server directly"
+)
 _MEANINGS: Mapping[int, type[UpstreamError]] = {400: Invalid, 403: Forbidden, 404: Gone}
 
 _WAITING_SHELL = """\
@@ -145,13 +149,17 @@ class ExecClient:
                     raise
                 return _lost(f"{what}: no answer to the handshake; the command might run", error)
 
-        opened = self._client.dial(what, begin, policy=self._policy)
+        opened: tuple[socket.socket, ClientProtocol] | UpstreamError
+        try:
+            opened = self._client.dial(what, begin, policy=self._policy)
+        except Invalid as error:
+            opened = _explained(what, error)
         if isinstance(opened, UpstreamError):
             raise opened
         link, protocol = opened
         if protocol.subprotocol is None:
             link.close()
-            raise Invalid(f"{what}: the API server supports neither version 5 nor version 4 of the exec protocol")
+            raise Invalid(f"{what}: the answer to the handshake names neither {V5} nor {V4}; {_PROXY}")
         return link, protocol
 
     def _address(self, pod: str, container: str, command: Sequence[str], *, with_stdin: bool) -> str:
@@ -177,6 +185,17 @@ class ExecClient:
                     block = piece[begin : begin + _BLOCK]
                     yield b"%d\n%b" % (len(block), block)
             yield b"0\n"
+
+
+def _explained(what: str, error: Invalid) -> Invalid:
+    """Return an error that names a proxy, if another server than the API server has refused the handshake.
+
+    The API server explains each refusal by a `Status`, which has a reason.
+    """
+    answer = answer_of(error)
+    if answer is None or answer.reason:
+        return error
+    return Invalid(f"{what}: the answer to the handshake has status {answer.status}; {_PROXY}")
 
 
 def _exit_code(what: str, status: bytes) -> int:

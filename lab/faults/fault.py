@@ -43,10 +43,15 @@ class Kind(StrEnum):
     """The WebSocket of an exec is closed after `after_bytes`, and before the status of the process at the latest."""
     FREEZE = "freeze"
     """The connection of an exec stays open, but nothing goes through it after `after_bytes`."""
+    NO_VERSION = "no_version"
+    """The answer to the upgrade of an exec names no version of the protocol, as some proxies answer."""
 
 
-OF_STREAMS = frozenset({Kind.CUT, Kind.CLOSE, Kind.FREEZE})
-"""Kinds for WebSockets. Another request that meets a fault of these kinds is reset, truncated or not answered."""
+OF_STREAMS = frozenset({Kind.CUT, Kind.CLOSE, Kind.FREEZE, Kind.NO_VERSION})
+"""Kinds for WebSockets. Another request that meets `NO_VERSION` is forwarded.
+
+Another request that meets a fault of the other kinds is reset, truncated or not answered.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,7 @@ class Fault:
     body: str = ""
     delay_seconds: float = 0
     after_bytes: int = 0
-    """Bytes of a WebSocket that still reach the client, for the kinds of `OF_STREAMS`."""
+    """Bytes of a WebSocket that still reach the client, for `CUT`, `CLOSE` and `FREEZE`."""
     times: int | None = None
     """Number of requests that meet the fault before it ends. None: unlimited."""
     probability: float = 1.0

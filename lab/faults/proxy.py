@@ -252,6 +252,9 @@ async def _upgrade(client: Wire, upstream: Wire, answer: Head, fault: Fault | No
     if fault is not None and fault.kind == Kind.TRUNCATE:
         await client.send(answer.start[: len(answer.start) // 2].encode())
         return
+    if fault is not None and fault.kind == Kind.NO_VERSION:
+        kept = tuple(pair for pair in answer.headers if pair[0].lower() != "sec-websocket-protocol")
+        answer = Head(answer.start, kept)
     await client.send(answer.render())
     await tunnel(client, upstream, fault)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from container_hooks.failures import failure_of
 from k8s_adapters.client import Json, make_client, object_path
 from k8s_adapters.exec_stream import V4, Heartbeat
 from k8s_adapters.execs import ExecClient
@@ -164,6 +165,28 @@ def through(pods: HookPods, pod: str, proxy: FaultProxy) -> Iterator[Shell]:
     kubeconfig = str(proxy.kubeconfig(pods.access.kubeconfig))
     with closing(make_client(kubeconfig=kubeconfig, timing=Timing(sleep=lambda _seconds: None))) as client:
         yield Shell(ExecClient(client, pods.namespace, heartbeat=Heartbeat(period=0.2, deadline=1)), pod)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind="status", path_regex=EXECS, status=400, body="<html>Bad Request</html>"),
+        Fault(kind="status", path_regex=EXECS, status=200, body="<html>Sign in</html>"),
+        Fault(kind="no_version", path_regex=EXECS),
+    ],
+    ids=["bad request", "no upgrade", "no version"],
+)
+def test_proxy_that_breaks_the_upgrade_is_named(through: Shell, proxy: FaultProxy, fault: Fault) -> None:
+    """Some proxies refuse the upgrade of an exec, or do not pass on the version of its protocol."""
+    proxy.add(fault)
+
+    with pytest.raises(Invalid) as found:
+        through.run("true")
+
+    assert sum(proxy.counts.values()) == 1
+    line = str(failure_of("the step was not started", found.value))
+    assert "a proxy between Ostler and the API server" in line
+    assert "v5.channel.k8s.io" in line
 
 
 @pytest.mark.parametrize(

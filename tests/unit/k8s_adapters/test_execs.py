@@ -531,10 +531,11 @@ def test_refused_connection_is_repeated_without_the_shell(tmp_path: Path) -> Non
     assert len(waits) == 3
 
 
-def test_server_without_a_known_version_is_invalid(run: Run) -> None:
+@pytest.mark.parametrize("version", [None, "base64.channel.k8s.io"])
+def test_server_without_a_known_version_is_invalid(run: Run, version: str | None) -> None:
     def story(connection: Connection) -> None:
-        connection.accept(None)
+        connection.accept(version)
         until_gone(connection)
 
-    with pytest.raises(Invalid, match="neither version 5 nor version 4"):
+    with pytest.raises(Invalid, match=r"neither v5.channel.k8s.io nor v4.channel.k8s.io; a proxy between Ostler"):
         run(story)
