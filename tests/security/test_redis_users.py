@@ -120,6 +120,17 @@ def test_forbidden_commands_are_refused(server: Redis, process: str) -> None:
     assert done == []
 
 
+@pytest.mark.parametrize(
+    "call",
+    ["'FLUSHALL'", "'KEYS', '*'", "'LPUSH', 'github', 'x'", "'GET', 'ostler:github:{1}'"],
+)
+def test_script_of_beat_is_limited_to_its_commands_and_keys(server: Redis, call: str) -> None:
+    with client(server, "beat") as connection:
+        assert connection.eval("return redis.call('EXISTS', 'redbeat::lock')", 0) == 0
+        with pytest.raises(redis.ResponseError, match=r"can't (run this command|access at least one)"):
+            connection.eval(f"return redis.call({call})", 0)
+
+
 def test_web_and_worker_may_not_administer_or_empty_the_database(server: Redis) -> None:
     with client(server, "worker") as connection:
         for command in (
