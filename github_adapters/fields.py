@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from ostler.server_words import without_controls
+
 BIGINT_MAX = 2**63 - 1
 INTEGER_MAX = 2**31 - 1
 MOST_LABELS = 100
@@ -21,8 +23,6 @@ LONGEST_TEXT = 1024
 
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _FULL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,100}")
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""Characters that control a terminal: control characters (C0 and C1), line separators and direction marks."""
 
 
 class Malformed(ValueError):
@@ -106,15 +106,6 @@ def optional_text(source: Mapping[str, Any], key: str) -> str | None:
         return None
     value = without_controls(value[:LONGEST_TEXT])
     return value if _storable(value) else value.encode("utf-8", "replace").decode("utf-8")
-
-
-def without_controls(value: str) -> str:
-    """Return a text with U+FFFD in place of each character that would control a terminal.
-
-    The author of a workflow chooses the names and labels of its jobs. In a public repository this author might be a
-    stranger.
-    """
-    return _CONTROLS.sub("\ufffd", value)
 
 
 def full_name(source: Mapping[str, Any], key: str) -> str:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from github_adapters.calls.answers import refusal, refused_token
 from github_adapters.calls.http import Answer
-from github_adapters.calls.words import HIDDEN, LONGEST, words_of
+from github_adapters.calls.words import LONGEST, words_of
 from ostler.errors import Forbidden, Invalid, UpstreamError
+from ostler.server_words import HIDDEN
 
 NOW = datetime(2026, 3, 1, 10, tzinfo=UTC)
 NO_PERMISSION = "Resource not accessible by integration"
