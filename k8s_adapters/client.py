@@ -28,7 +28,9 @@ from kubernetes import config
 from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
 
+from k8s_adapters import writes
 from k8s_adapters.names import FIELD_MANAGER
+from k8s_adapters.refusals import words_in
 from k8s_adapters.retry import Answer, TruncatedAnswer, find_failure, retry
 from ostler.clock import Timing, utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
@@ -157,6 +159,7 @@ class KubeClient:
     ) -> T:
         address = f"{path}?{urlencode(query)}" if query else path
         what = f"{method} {path}"
+        answered: list[Answer] = []
 
         def attempt(left: float | None) -> T:
             seconds = _least(timeout, left)
@@ -167,8 +170,23 @@ class KubeClient:
                     api, token, method, address, content, content_type, accept, within, decode, impersonate
                 )
 
-            return self._as_us(send)
+            try:
+                return self._as_us(send)
+            except Answer as answer:
+                answered.append(answer)
+                raise
 
+        try:
+            result = self._retried(attempt, what=what, policy=policy)
+        except UpstreamError as error:
+            # The last attempt might have been cut off by the deadline. An earlier answer then has the cause.
+            error.words = words_in(answered[-1]) if answered else None
+            writes.note_failure(method, path, error)
+            raise
+        writes.note_success(method, path)
+        return result
+
+    def _retried(self, attempt: Callable[[float | None], T], *, what: str, policy: RetryPolicy | None) -> T:
         try:
             return retry(attempt, what=what, policy=policy or self._policy, timing=self.timing)
         except Answer as answer:
@@ -208,10 +226,7 @@ class KubeClient:
 
             return self._as_us(send)
 
-        try:
-            return retry(attempt, what=what, policy=policy or self._policy, timing=self.timing)
-        except Answer as answer:
-            raise by_meaning(what, answer) from answer
+        return self._retried(attempt, what=what, policy=policy)
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -349,7 +364,7 @@ def make_client(
     *,
     kubeconfig: str | None,
     connect_timeout: float = 2.0,
-    read_timeout: float = 10.0,
+    read_timeout: float = 12.0,
     pool_size: int = 16,
     timing: Timing | None = None,
     named: str = "OSTLER_KUBECONFIG",
@@ -360,6 +375,9 @@ def make_client(
     If `kubeconfig` is None or empty, the client is for the cluster that this process runs in. `kubeconfig` may name
     several files, in the format of the variable KUBECONFIG. `named` is the option or variable that sets `kubeconfig`.
     Error messages contain this name.
+
+    `read_timeout` is longer than the 10 seconds that the API server waits for an admission webhook by default, so that
+    the client receives the text that names the webhook.
 
     `pool_size` is the number of connections that stay open. If more threads call at the same time, further connections
     are opened for these calls. `policy` applies to calls that pass no policy. Its default is 4 attempts without a

@@ -91,6 +91,8 @@ class PoolFacts:
     """Error in the RunnerPool that prevents the creation of Pods, or None."""
     trouble: Trouble | None = None
     trouble_detail: str = ""
+    failing: str | None = None
+    """Description of the calls that create the Pods of the pool, if they keep failing, or None."""
     without_surge: bool = False
     """A rollout found no room for a surge Pod, so the rollout retires old Pods before it creates new Pods."""
     create_after: datetime | None = None
@@ -339,6 +341,7 @@ def _queued_at_github(job: JobFacts, pool: PoolFacts, runners: RegisteredRunners
     """Return the explanation of a job that GitHub must give to a persistent runner."""
     many = f"{runners.online} of {pool.replicas} runners are online, and {runners.busy} of them run a job"
     failure = "" if runners.failure is None else f" The last registration failed: {runners.failure}."
+    failure += "" if pool.failing is None else f" The API server does not create Pods: {pool.failing}."
     most = pool.max_replicas if pool.autoscaled else pool.replicas
     short = _short_of_budget(job, pool) if pool.autoscaled else None
     if short is not None:
@@ -450,6 +453,8 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     if most <= 0:
         field = "spec.autoscaling.maxReplicas" if pool.autoscaled else "replicas"
         return f"the field {field} of the pool is 0", f"Waiting does not help. {_raise(pool, 1)}"
+    if pool.failing is not None:
+        return f"the API server does not create its Pods ({pool.failing})", _FAILING_CURE
     if pool.trouble is not None:
         why, cure = _TROUBLES[pool.trouble]
         detail = f" ({pool.trouble_detail})" if pool.trouble_detail else ""
@@ -494,6 +499,10 @@ _RUNNERS_CURE = (
     "See the log of container `runner` of a Pod of the pool. Usual causes are a broken image, a read-only file system, "
     "a missing proxy or CA, and no route to GitHub. The pool resumes with its first execution, or when its template "
     "changes."
+)
+_FAILING_CURE = (
+    "Repair the component that the message names, for example an admission webhook without running Pods. Ostler repeats "
+    "the calls with each reconcile."
 )
 
 _TROUBLES = {

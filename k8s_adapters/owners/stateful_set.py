@@ -28,9 +28,10 @@ from k8s_adapters.owners.volumes import volume_shape
 from k8s_adapters.pod_events import list_events
 from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen
-from k8s_adapters.refusals import Refusal, refusal_in
+from k8s_adapters.refusals import Refusal, failure_in, refusal_in
 from k8s_adapters.resources import Created, create_stateful_set
-from ostler.errors import Conflict, Gone, UpstreamError
+from k8s_adapters.writes import note_failure
+from ostler.errors import Conflict, Gone, Retryable, UpstreamError
 from rules.pools.pod_template import POLLER, RUNNER
 from rules.pools.workloads import pod_name_of, stateful_set_of
 from rules.upstream.retry import RetryPolicy
@@ -65,8 +66,9 @@ class StatefulSetOwner:
     def create(self, client: KubeClient, *, pool: PoolSeen, pod: Json, policy: RetryPolicy | None) -> Created:
         """Create the StatefulSet. Its controller creates the Pod.
 
-        Raises `Unsupported` if the API server is too old. Raises `PodRefused` if an earlier call created the
-        StatefulSet, and the API server refuses the Pod to the controller.
+        Raises `Unsupported` if the API server is too old. If an earlier call created the StatefulSet, raises
+        `PodRefused` if the API server refuses the Pod to the controller, and `Retryable` if the controller's call
+        fails.
         """
         body = build_stateful_set(pool=pool, pod=pod)
         _check_support(client, body, pool=pool.name, policy=policy)
@@ -165,14 +167,23 @@ def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
 
 
 def _raise_if_refused(client: KubeClient, namespace: str, name: str, *, uid: str, policy: RetryPolicy | None) -> None:
-    """Raise `PodRefused` if the Pod of a StatefulSet does not exist, and an Event of the controller says why."""
+    """Raise an error if the Pod of a StatefulSet does not exist, and an Event of the controller says why.
+
+    The error is `PodRefused` if the API server refuses the Pod, and `Retryable` if the API server fails, for example
+    because an admission webhook of the cluster does not answer.
+    """
     if get_pod(client, namespace=namespace, name=pod_name_of(name), policy=policy) is not None:
         return
     events = list_events(client, kind="StatefulSet", namespace=namespace, name=name, uid=uid, policy=policy)
     refused = [each for each in events if each.reason == "FailedCreate"]
     if refused:
         latest = max(refused, key=lambda each: 0.0 if each.at is None else each.at.timestamp())
-        raise PodRefused(refusal_in(latest.note))
+        if (refusal := refusal_in(latest.note)) is not None:
+            raise PodRefused(refusal)
+        error = Retryable(f"the controller could not create Pod {pod_name_of(name)}")
+        error.words = failure_in(latest.note)
+        note_failure("POST", object_path("pods", namespace=namespace), error)
+        raise error
 
 
 def _check_support(client: KubeClient, body: Json, *, pool: str, policy: RetryPolicy | None) -> None:

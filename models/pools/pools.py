@@ -104,6 +104,9 @@ class Pool(Base):
     start_detail: Mapped[str | None] = mapped_column(comment="the same in words")
     tick_at: Mapped[datetime | None] = mapped_column(comment="its budget of retirements began")
     tick_retired: Mapped[int] = mapped_column(server_default="0", comment="of that budget")
+    failing_calls: Mapped[list[dict[str, Any]] | None] = mapped_column(
+        JSONB, comment="writes to the API server that failed in the last runs, with their number, times and texts"
+    )
     problem: Mapped[str | None] = mapped_column(comment="why its spec cannot be used")
     status: Mapped[dict[str, Any] | None] = mapped_column(JSONB, comment="as written to the object last")
     status_at: Mapped[datetime | None] = mapped_column(comment="when that was")

@@ -7,13 +7,14 @@ result as the evaluation before, the pool's status does not change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rules.claims.runner_brakes import Brake
 from rules.pools.blocked_mints import BlockedMints
 from rules.pools.draining import DrainReport
+from rules.pools.failing_calls import FailingCall, lasting
 from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
@@ -58,6 +59,7 @@ class PoolNow:
     - `drain`: report on the drain of a deleted pool, or None.
     - `brake`: brake of a pool whose runners never execute, or None.
     - `blocked_mints`: the backoff that blocks mints for jobs of the pool, or None.
+    - `failing_calls`: the writes to the API server that fail.
     - `registration`: why the last registration of a persistent runner failed, or None if no runner is missing.
     - `replicas_writer`: another field manager that sets the replicas of an autoscaled pool, or None.
     """
@@ -77,6 +79,7 @@ class PoolNow:
     version: str | None = None
     """Warning about the version of the pool's runner, or None."""
     replicas_writer: str | None = None
+    failing_calls: tuple[FailingCall, ...] = ()
     volumes: VolumePlan | None = None
     """Volumes of the pool's runners, or None if the runners have none."""
 
@@ -165,7 +168,9 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
         return Condition("Ready", _word(holds), "Paused", "The pool is paused, and its Pods are not changed")
     if holds:
         return Condition("Ready", "True", "PodsAvailable", "Enough Pods are available")
-    if pool.problem is None and plan.hopeless is None and (plan.starts.trouble is None or plan.starts.without_surge):
+    creates = not any(each.creates for each in lasting(pool.failing_calls))
+    starts = plan.starts.trouble is None or plan.starts.without_surge
+    if pool.problem is None and plan.hopeless is None and creates and starts:
         return Condition(
             "Ready", "False", "PodsStarting", "Pods are starting, and more Pods are unavailable than the pool allows"
         )
@@ -179,6 +184,18 @@ def _draining(pool: PoolNow) -> Condition:
 
 
 def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
+    """Return the condition Degraded. Its message names every call that keeps failing, also beside another problem."""
+    found, calls = _of_pool(pool, plan, now=now), lasting(pool.failing_calls)
+    if not calls:
+        return found
+    told = "; ".join(each.describe() for each in calls)
+    if found.status == "False":
+        return Condition("Degraded", "True", calls[0].reason, told)
+    return replace(found, message=f"{found.message}; {told}")
+
+
+def _of_pool(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
+    """Return the condition Degraded without the calls that keep failing."""
     if pool.problem is not None:
         return Condition("Degraded", "True", _reason_of(pool.problem), pool.problem)
     if plan.hopeless is not None:

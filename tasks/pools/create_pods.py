@@ -49,7 +49,11 @@ RETRIED_FOR = timedelta(minutes=10)
 """Maximum age of a row whose creation is repeated while objects of an earlier runner have the name of its Pod."""
 
 RESERVE = 3.0
-"""Seconds of the task's deadline that must be left before the task creates another Pod."""
+"""Seconds of the task's deadline that must be left before the task creates another Pod.
+
+The creation also leaves these seconds, so that the status of the pool can be written even if the API server answers
+slowly, for example because an admission webhook does not answer.
+"""
 
 
 def create_pods(rt: Runtime, planned: Planned) -> None:
@@ -80,7 +84,7 @@ def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
     object that Ostler did not create has its name, the condition of the pool shows the cause.
     """
     try:
-        rt.scripts.ensure(rt.kube, namespace=row.namespace, policy=calls(SWEEP))
+        rt.scripts.ensure(rt.kube, namespace=row.namespace, policy=calls(SWEEP, reserve=RESERVE))
     except UpstreamError as error:
         log.warning("pool.pods_not_created_because_scripts_are_missing", pool=row.name, error=meaning_of(error))
         record_refusal(rt, row, error)
@@ -105,7 +109,7 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
                 rt.transaction(pool_plans.record_taken, row.id)
                 taken = True
         except UpstreamError as error:
-            log.warning("pod.not_created", pod=pod_name, error=meaning_of(error))
+            log.warning("pod.not_created", pod=pod_name, error=meaning_of(error), said=error.words)
             failures += 1
             if record_refusal(rt, row, error) or failures == MAX_FAILURES:
                 return
@@ -177,7 +181,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
             dispatch_ca=rt.settings.dispatch_ca,
             hooks_image=rt.settings.hooks_image,
             builder_image=builder_image_of(rt, pool),
-            policy=calls(SWEEP),
+            policy=calls(SWEEP, reserve=RESERVE),
         )
     except Conflict:
         resolve_conflict(rt, pool, row_id=row_id, pod_name=pod_name)

@@ -9,13 +9,16 @@ from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
+from k8s_adapters.writes import recorded
 from models.claims import watch_reports
 from models.pools import draining, pool_mirror
+from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
 from tasks.pools import finalizers, pod_lists
 from tasks.pools.facts import pool_facts, problem_of
+from tasks.pools.failing_calls import record_writes
 from tasks.worker.base import HINT, SWEEP, calls, repeated, task
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -101,13 +104,21 @@ def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
     Degraded and keeps its Pods.
     """
     pool = read_newest(rt, pool)
-    finalizers.add_finalizer_if_missing(rt, pool)
+    began = utcnow()
+    with recorded() as writes:
+        finalizers.add_finalizer_if_missing(rt, pool)
     problem = problem_of(rt, pool)
     if problem is None:
-        return mirror_pool(rt, pool)
-    log.warning("pool.unusable", namespace=pool.namespace, pool=pool.name, problem=problem)
-    mark_unusable(rt, pool, problem=problem)
-    return record_draining(rt, pool)
+        changed = mirror_pool(rt, pool)
+    else:
+        log.warning("pool.unusable", namespace=pool.namespace, pool=pool.name, problem=problem)
+        mark_unusable(rt, pool, problem=problem)
+        changed = record_draining(rt, pool)
+    if writes.outcomes:
+        record_writes(
+            rt, namespace=pool.namespace, pool=pool.name, uid=pool.uid, outcomes=writes.outcomes, began=began
+        )
+    return changed
 
 
 def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:

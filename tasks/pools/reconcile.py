@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from k8s_adapters.writes import Writes, recorded
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodRow
 from ostler.task_names import RECONCILE
@@ -23,7 +24,7 @@ from tasks.pools.finalizers import remove_finalizer_if_empty
 from tasks.pools.observe import PoolName, list_pool, observe
 from tasks.pools.plan import Planned, plan
 from tasks.pools.pod_lists import Listed
-from tasks.pools.report import report
+from tasks.pools.report import record, report
 from tasks.routing.rerouting import move_jobs_away
 from tasks.worker.base import SWEEP, task
 from tasks.worker.named_pools import pools_meant
@@ -77,15 +78,21 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     if listed.dealt:
         return
     rt.waker.record_pod_count(pool_id, pods=len(listed.pods))
-    planned = reconcile_pool(rt, pool, listed)
-    if needs_recheck(rt, planned):
-        rt.waker.reconcile(pool_id, after=RECHECK_SECONDS)
-    if not listed.shared and has_no_volumes_to_delete(planned):  # the list began after the deletion was requested
-        remove_finalizer_if_empty(rt, pool_id, listed.own_pods)
+    with recorded() as writes:
+        planned = reconcile_pool(rt, pool, listed, writes=writes)
+        try:
+            if needs_recheck(rt, planned):
+                rt.waker.reconcile(pool_id, after=RECHECK_SECONDS)
+            if not listed.shared and has_no_volumes_to_delete(planned):  # the list began after the deletion request
+                remove_finalizer_if_empty(rt, pool_id, listed.own_pods)
+        finally:
+            record(rt, planned, writes)
 
 
-def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
+def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed, *, writes: Writes) -> Planned:
     """Reconcile a pool with a list of its Pods, and return the plan that was carried out.
+
+    `writes`: the writes to the API server that this reconcile makes. The report shows the writes that keep failing.
 
     The list was made before the steps read any row (law L8). Pods that are over are finished in two steps, because
     calls that GitHub does not answer might use up the remaining time. The first step finishes the Pods without a live
@@ -96,7 +103,7 @@ def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed) -> Planned:
     complete = finish_pods(rt, observed, observed.over)
     planned = plan(rt, observed)
     act(rt, planned)
-    report(rt, planned)
+    report(rt, planned, writes=writes)
     finish_jobs(rt, planned, complete=complete)
     detach_busy_pods(rt, planned)
     return planned

@@ -9,8 +9,9 @@ import structlog
 
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pools import patch_pool_status
+from k8s_adapters.writes import Writes
 from models.claims.registrations import runners_of_pool
-from models.pools import draining, pool_plans
+from models.pools import draining, failing_calls, pool_plans
 from models.pools.blocked_mints import blocked_mints
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
@@ -18,11 +19,13 @@ from ostler.reasons import meaning_of
 from rules.claims.runner_brakes import Brake
 from rules.pools.draining import Drain, DrainReport
 from rules.pools.draining import report as report_drain
+from rules.pools.failing_calls import FailingCall
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import share_of
 from rules.pools.pool_status import PoolNow, status_of
 from rules.pools.volumes import Reclaim
 from tasks.claims.braking import update_brake
+from tasks.pools.failing_calls import record_writes
 from tasks.pools.plan import Planned
 from tasks.pools.runner_versions import outdated
 from tasks.worker.base import SWEEP_ROW, calls
@@ -35,21 +38,49 @@ STATUS_SECONDS = 5.0
 log = structlog.get_logger(__name__)
 
 
-def report(rt: Runtime, planned: Planned) -> None:
-    """Update the brake of a pool, then write the pool's status to its object."""
+def report(rt: Runtime, planned: Planned, *, writes: Writes) -> None:
+    """Update the brake of a pool, then write the pool's status to its object.
+
+    `writes`: the writes to the API server that this reconcile has made before.
+    """
     brake = update_brake(rt, planned.pool_row, now=utcnow())
     version = outdated(rt, planned.observed.pool.id)
-    write_status(rt, planned, brake=brake, version=version, now=utcnow())
+    failing = record(rt, planned, writes)
+    write_status(rt, planned, brake=brake, version=version, failing=failing, now=utcnow())
 
 
-def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version: str | None, now: datetime) -> None:
+def record(rt: Runtime, planned: Planned, writes: Writes) -> tuple[FailingCall, ...]:
+    """Record the writes of a reconcile, and return the calls of the pool that fail.
+
+    Without failures, now and in the last runs, there is nothing to record. If every Pod of the pool is created, earlier
+    failures of creations no longer apply.
+    """
+    pool, outcomes = planned.pool_row, writes.outcomes
+    if not writes.has_failures and not pool.failing_calls:
+        return ()
+    if planned.plan.creates and not planned.committed.create:
+        outcomes = {**{each.call: None for each in failing_calls.read(pool) if each.creates}, **outcomes}
+    return record_writes(
+        rt, namespace=pool.namespace, pool=pool.name, uid=pool.uid, outcomes=outcomes, began=planned.observed.at
+    )
+
+
+def write_status(
+    rt: Runtime,
+    planned: Planned,
+    *,
+    brake: Brake | None,
+    version: str | None,
+    failing: tuple[FailingCall, ...],
+    now: datetime,
+) -> None:
     """Write a pool's status if it has changed and the pool exists. If the write fails, the next reconcile repeats it.
 
     The row has the status that was written last, and the time at which a reconcile last found this status to be
     current. Commands and the API show both.
 
     `brake`: the brake of the pool, or None if the pool is not braked. `version`: a warning about the version of the
-    pool's runner, or None if there is no reason for a warning.
+    pool's runner, or None if there is no reason for a warning. `failing`: the calls of the pool that fail.
     """
     pool, given, plan = planned.pool_row, planned.given, planned.plan
     if pool.deleted_at is not None:
@@ -72,6 +103,7 @@ def write_status(rt: Runtime, planned: Planned, *, brake: Brake | None, version:
         blocked_mints=mints,
         registration=registration,
         version=version,
+        failing_calls=failing,
         volumes=planned.volumes if pool.volume_reclaim is not None else None,
     )
     status = status_of(stands, plan, before=pool.status, now=now)

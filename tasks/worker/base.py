@@ -132,12 +132,14 @@ SWEEP_ROW = Policy(adapter_attempts=2, task_retries=0, call_seconds=5)
 SWEEP_LIST = Policy(adapter_attempts=2, task_retries=0, call_seconds=10)
 
 
-def calls(policy: Policy) -> RetryPolicy:
+def calls(policy: Policy, *, reserve: float = 0.0) -> RetryPolicy:
     """Return the retry policy of one call in the current task.
 
-    The call ends at the deadline of the task at the latest. In a task that Celery repeats, it has a single attempt.
+    The call ends `reserve` seconds before the deadline of the task at the latest. In a task that Celery repeats, it has
+    a single attempt.
     """
-    return RetryPolicy(attempts=attempts(policy.adapter_attempts), deadline=remaining(policy.call_seconds))
+    deadline = max(0.05, remaining(policy.call_seconds + reserve) - reserve)
+    return RetryPolicy(attempts=attempts(policy.adapter_attempts), deadline=deadline)
 
 
 def attempts(most: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 from rules.claims.runner_brakes import TOO_OLD, Brake
 from rules.pools.blocked_mints import BlockedMints
 from rules.pools.draining import DrainReport
+from rules.pools.failing_calls import REPEATED, FailingCall
 from rules.pools.pod_security import PodSecurity, refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
@@ -125,6 +126,20 @@ def test_a_dated_condition_has_all_that_it_says() -> None:
 )
 def test_a_pool_is_ready_with_enough_pods(warm: int, wanted: int, allowed: int, expected: tuple[str, str]) -> None:
     assert ready(replace(POOL, allowed_unavailable=allowed), plan(warm, wanted=wanted)) == expected
+
+
+def test_failing_calls_are_named_beside_every_other_problem() -> None:
+    create, delete = (FailingCall(call, REPEATED, NOW, NOW, "Internal error") for call in ("POST pods", "DELETE pods"))
+    failing = replace(POOL, failing_calls=(create, delete))
+    told = f"{create.describe()}; {delete.describe()}"
+    assert degraded(failing, plan()) == ("True", "FailedCreate", told)
+    assert degraded(replace(POOL, failing_calls=(delete,)), plan())[1] == "FailedDelete"
+    braked = degraded(replace(failing, brake=BRAKE), plan())
+    assert (braked[1], braked[2].endswith(f"; {told}")) == ("RunnersDoNotStart", True)
+    assert ready(failing, plan(0)) == ("False", "PodsMissing")
+    assert ready(replace(POOL, failing_calls=(delete,)), plan(0)) == ("False", "PodsStarting")
+    once = replace(create, failures=1)
+    assert degraded(replace(POOL, failing_calls=(once,)), plan())[0] == "False"
 
 
 def test_a_pool_that_wants_no_pods_is_not_ready_when_its_spec_is_wrong() -> None:
