@@ -30,7 +30,7 @@ from yaml import YAMLError
 
 from k8s_adapters import writes
 from k8s_adapters.names import FIELD_MANAGER
-from k8s_adapters.refusals import words_in
+from k8s_adapters.refusals import WEBHOOK_FAILED, words_in
 from k8s_adapters.retry import Answer, TruncatedAnswer, find_failure, retry
 from ostler.clock import Timing, utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
@@ -512,6 +512,9 @@ def _authorization(api: ApiClient) -> str | None:
 def _counted(seconds: float | None) -> Iterator[None]:
     """Count an attempt for the gate of Kubernetes. `seconds` is the time limit of the attempt, or None for no limit.
 
+    If an admission webhook of the cluster does not answer, the API server answers 500. Such an attempt counts as
+    answered, because the API server is healthy.
+
     Two kinds of failure are not counted, because they do not show a failure of Kubernetes. The first is an error in
     this process. The second is a network failure, such as a timeout, of an attempt with a time limit below
     `COUNTED_FROM`.
@@ -524,7 +527,9 @@ def _counted(seconds: float | None) -> Iterator[None]:
         if failure is None or (failure.status is None and seconds is not None and seconds < COUNTED_FROM):
             raise
         status = failure.status
+        webhook = isinstance(error, Answer) and WEBHOOK_FAILED in error.message
         failed = status is None or status >= SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS
+        failed = failed and not webhook
         TALLY.note(Upstream.KUBERNETES, failed=failed)
         raise
     TALLY.note(Upstream.KUBERNETES, failed=False)

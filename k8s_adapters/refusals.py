@@ -23,6 +23,9 @@ _DENIED = "denied the request"
 _QUOTES = ", error found in #"
 """Beginning of the part of a text in which the API server quotes the object that it could not decode."""
 
+WEBHOOK_FAILED = "failed calling webhook"
+"""Part of the text of a 500: the API server is healthy, but an admission webhook of the cluster did not answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

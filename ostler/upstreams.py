@@ -2,8 +2,9 @@
 
 Adapters record every attempt here. The process regularly writes the counts to Postgres and resets them.
 `models.upstream.gates` adds up the counts of all processes. A call failed if the upstream answered with a 5xx status,
-was overloaded, or gave no answer. A refusal or a rate limit is not a failure, because neither shows that the upstream
-is unhealthy. A call with a time limit below `COUNTED_FROM` seconds that timed out is not counted.
+was overloaded, or gave no answer. A refusal, a rate limit or a failing admission webhook of the cluster is not a
+failure, because none of them shows that the upstream is unhealthy. A call with a time limit below `COUNTED_FROM`
+seconds that timed out is not counted.
 """
 
 from __future__ import annotations

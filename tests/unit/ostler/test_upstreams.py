@@ -12,7 +12,7 @@ from kubernetes.client import ApiClient, Configuration
 
 from github_adapters.calls.http import Deadline, Http
 from k8s_adapters.client import KubeClient
-from ostler.errors import OstlerError
+from ostler.errors import OstlerError, Retryable
 from ostler.upstreams import TALLY, Counts, Upstream
 from rules.upstream.retry import ONCE
 from tests.unit.github_adapters.upstream import Reply
@@ -51,6 +51,14 @@ def test_an_answer_of_kubernetes(server: Server, status: int, failed: int) -> No
         except OstlerError:
             assert status != HTTPStatus.OK
     assert TALLY.take() == {Upstream.KUBERNETES: Counts(1, failed)}
+
+
+def test_failing_webhook_of_the_cluster_is_no_failure_of_kubernetes(server: Server) -> None:
+    message = 'Internal error occurred: failed calling webhook "policy.example": no endpoints available'
+    server.answer = lambda _: Reply(status=500, body={"kind": "Status", "message": message})
+    with kube(server.url) as client, pytest.raises(Retryable):
+        client.request("POST", "/api/v1/namespaces/n/pods", body={}, policy=ONCE)
+    assert TALLY.take() == {Upstream.KUBERNETES: Counts(1, 0)}
 
 
 @pytest.mark.parametrize(("status", "failed"), [(200, 0), (404, 0), (403, 0), (429, 0), (500, 1), (502, 1)])
