@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -62,6 +62,9 @@ class PodSeen:
     True if the Pod has the finalizer `EXIT_FINALIZER`. `ends_by` is the end of the grace period of a Pod that is being
     deleted. `no_node_because` is the scheduler's message about an unschedulable Pod. `register_exit_code` and
     `register_ended_at` describe the end of the container `register`, which registers a persistent runner.
+
+    `gates` has the names of the scheduling gates. The scheduler ignores the Pod while it has one. `held_by` has the
+    finalizers of other programs. Both are separated by commas.
     """
 
     name: str
@@ -97,6 +100,8 @@ class PodSeen:
     no_node_because: str = ""
     register_exit_code: int | None = None
     register_ended_at: datetime | None = None
+    gates: str = ""
+    held_by: str = ""
 
     @property
     def is_ours(self) -> bool:
@@ -266,7 +271,13 @@ def read_pod(item: Json) -> PodSeen:
         no_node_because=unschedulable or "",
         register_exit_code=registered.get("exitCode"),
         register_ended_at=datetime.fromisoformat(registered["finishedAt"]) if registered.get("finishedAt") else None,
+        gates=_names(each.get("name") for each in (item.get("spec") or {}).get("schedulingGates") or ()),
+        held_by=_names(each for each in metadata.get("finalizers") or () if each != EXIT_FINALIZER),
     )
+
+
+def _names(names: Iterable[str | None]) -> str:
+    return ", ".join(sorted(filter(None, names)))[:_MESSAGE]
 
 
 def _unschedulable(status: Json) -> str | None:

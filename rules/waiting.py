@@ -93,6 +93,8 @@ class PoolFacts:
     trouble_detail: str = ""
     failing: str | None = None
     """Description of the calls that create the Pods of the pool, if they keep failing, or None."""
+    gated: str | None = None
+    """Description of the scheduling gates, if too few Pods are available because of them, or None."""
     without_surge: bool = False
     """A rollout found no room for a surge Pod, so the rollout retires old Pods before it creates new Pods."""
     create_after: datetime | None = None
@@ -466,6 +468,8 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
             "Check that the web processes run and reach Postgres. The Pods poll another web process when their "
             "connection ends."
         )
+    if pool.gated is not None:
+        return pool.gated[:1].lower() + pool.gated[1:], _GATED_CURE
     counts = f"{pool.taken} of {pool.replicas} Pods have a job"
     if pool.taken < pool.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
@@ -501,8 +505,12 @@ _RUNNERS_CURE = (
     "changes."
 )
 _FAILING_CURE = (
-    "Repair the component that the message names, for example an admission webhook without running Pods. Ostler repeats "
-    "the calls with each reconcile."
+    "Repair the component that the message names, for example an admission webhook without running Pods. Ostler "
+    "repeats the calls with each reconcile."
+)
+_GATED_CURE = (
+    "Wait until the program that manages the gates, for example Kueue, admits the Pods, or give the queue of this "
+    "program more room."
 )
 
 _TROUBLES = {

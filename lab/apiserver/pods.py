@@ -11,7 +11,7 @@ from lab.apiserver.refusals import Refused, cause, conflict, forbidden, required
 from lab.apiserver.store import Store, Stored
 
 _GRACE = 30
-_CHANGEABLE = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds")
+_CHANGEABLE = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "schedulingGates")
 
 
 def prepare(content: Json, *, store: Store) -> Json:
@@ -48,6 +48,10 @@ def forbidden_changes(old: Json, new: Json) -> Iterator[Json]:
     if _fixed(old) != _fixed(new):
         why = "pod updates may not change fields other than `spec.containers[*].image`"
         yield cause("spec", "Forbidden", f"Forbidden: {why}")
+    gates, before = (each["spec"].get("schedulingGates") or () for each in (new, old))
+    if any(gate not in before for gate in gates):
+        why = "only deletion is allowed, but found new scheduling gate"
+        yield cause("spec.schedulingGates", "Forbidden", f"Forbidden: {why}")
 
 
 def grace(pod: Stored, asked: int | None) -> int:

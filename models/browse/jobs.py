@@ -24,8 +24,8 @@ from ostler.timings import Timings
 from ostler.upstreams import Upstream
 from rules.claims.fairness import Budget, Turn, turn_of
 from rules.claims.machines import ClaimState, EndReason, JobState, Stamp
-from rules.routing.holds import HoldReason
 from rules.pools.failing_calls import lasting
+from rules.routing.holds import HoldReason
 from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
 
 MOST_EVENTS = 500
@@ -234,7 +234,7 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
                    p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting, p.autoscaled,
                    p.max_replicas, p.paused, p.problem, p.template_hash, p.failed_starts, p.failed_at,
-                   p.start_trouble, p.start_detail, p.create_after, p.failing_calls,
+                   p.start_trouble, p.start_detail, p.create_after, p.failing_calls, p.status,
                    (SELECT count(*) FROM claims c
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken
             FROM pools p WHERE p.id = :id
@@ -264,6 +264,14 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         trouble_detail=starts.detail,
         without_surge=starts.without_surge,
         failing=next((each.describe() for each in lasting(failing_calls.read(row)) if each.creates), None),
+        gated=next(
+            (
+                each["message"]
+                for each in (row.status or {}).get("conditions") or ()
+                if (each["type"], each["reason"]) == ("Ready", "PodsGated")
+            ),
+            None,
+        ),
         create_after=starts.create_after if starts.waits(now) else None,
         brake=None if brake is None else brake.seen_by(accounts),
         runners=registrations.runners_of_pool(db, row.id),

@@ -57,6 +57,19 @@ def record_over(
     return found.one_or_none() is not None
 
 
+def record_gated(db: Connection, uids: Sequence[str], *, now: datetime) -> None:
+    """Record that these Pods have a scheduling gate. Locked rows are skipped."""
+    db.execute(
+        text("""
+            UPDATE runner_pods SET gated_at = :now WHERE id IN (
+                SELECT id FROM runner_pods
+                WHERE uid = ANY(:uids) AND (gated_at IS NULL OR gated_at < CAST(:now AS timestamptz) - interval '30 s')
+                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"uids": list(uids), "now": now},
+    )
+
+
 def record_pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> None:
     """Record that the pollers of these Pods have ended. Locked rows are skipped."""
     db.execute(

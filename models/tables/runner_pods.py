@@ -61,6 +61,9 @@ class RunnerPod(Base):
     created_at: Mapped[datetime]
     first_polled_at: Mapped[datetime | None]
     polled_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
+    gated_at: Mapped[datetime | None] = mapped_column(
+        comment="when it was last seen with a scheduling gate, refreshed at most twice a minute"
+    )
     terminal_at: Mapped[datetime | None] = mapped_column(
         comment="when it was first seen over: poller and runner have terminated"
     )

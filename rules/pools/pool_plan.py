@@ -47,6 +47,8 @@ class ObservedPod:
     - `generation`: creation of the pool's oldest present Pod that was made from the same template.
     - `stale`: the Pod was made from an older template.
     - `cordoned`, `node_gone`: the Pod's node is cordoned, or gone.
+    - `gated`: the Pod has a scheduling gate, so the scheduler ignores it. `gated_at` is the time at which the Pod was
+      last seen with a gate, or None. The time limit of the start begins there.
     - `seen`: the Pod was in the list. A Pod that was not in the list is not retired.
     - `terminating`: another client deletes the Pod, for example a drain of the node.
     - `unschedulable`: the scheduler found no node for the Pod. `no_node_because` is its message.
@@ -64,6 +66,8 @@ class ObservedPod:
     unborn: bool = False
     seen: bool = True
     terminating: bool = False
+    gated: bool = False
+    gated_at: datetime | None = None
     unschedulable: bool = False
     no_node_because: str = ""
     waiting: str | None = None
@@ -368,7 +372,8 @@ Overdue = tuple[ObservedPod, Trouble, str]
 def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
     """Return the Pods that did not poll within `start_timeout` or whose containers have ended, each with the cause.
 
-    The result is empty if there was a time without a web process, because no process could then receive a poll.
+    A Pod with a scheduling gate waits for another program, so it is not overdue. The result is empty if there was a
+    time without a web process, because no process could then receive a poll.
     """
     if not pool.web_beats:
         return []
@@ -377,7 +382,8 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
         if pod.state is not PodState.STARTING or pod.unborn or not pod.seen:
             continue
         ended = pod.poller_exit_code is not None or pod.runner_exit_code is not None
-        if not ended and (now - pod.created_at).total_seconds() < pool.start_timeout:
+        began = pod.created_at if pod.gated_at is None else max(pod.created_at, pod.gated_at)
+        if not ended and (pod.gated or (now - began).total_seconds() < pool.start_timeout):
             continue
         trouble, detail = trouble_of(
             waiting=pod.waiting,

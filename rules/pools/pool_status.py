@@ -60,6 +60,8 @@ class PoolNow:
     - `brake`: brake of a pool whose runners never execute, or None.
     - `blocked_mints`: the backoff that blocks mints for jobs of the pool, or None.
     - `failing_calls`: the writes to the API server that fail.
+    - `gated`: the Pods with a scheduling gate, or None.
+    - `held`: the deleted Pods that a finalizer of another program keeps, or None.
     - `registration`: why the last registration of a persistent runner failed, or None if no runner is missing.
     - `replicas_writer`: another field manager that sets the replicas of an autoscaled pool, or None.
     """
@@ -80,8 +82,26 @@ class PoolNow:
     """Warning about the version of the pool's runner, or None."""
     replicas_writer: str | None = None
     failing_calls: tuple[FailingCall, ...] = ()
+    gated: WaitingPods | None = None
+    held: WaitingPods | None = None
     volumes: VolumePlan | None = None
     """Volumes of the pool's runners, or None if the runners have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPods:
+    """Pods that wait for another program: `count` of them, the oldest since `since`.
+
+    `names` has the names of the gates or finalizers of these Pods, separated by commas.
+    """
+
+    count: int
+    names: str
+    since: datetime
+
+    def __str__(self) -> str:
+        pods = "1 Pod" if self.count == 1 else f"{self.count} Pods"
+        return f"{pods}, the oldest since {written(self.since)}: {self.names}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +191,16 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
     creates = not any(each.creates for each in lasting(pool.failing_calls))
     starts = plan.starts.trouble is None or plan.starts.without_surge
     if pool.problem is None and plan.hopeless is None and creates and starts:
+        if pool.gated is not None:
+            return Condition("Ready", "False", "PodsGated", _tell_gated(pool.gated))
         return Condition(
             "Ready", "False", "PodsStarting", "Pods are starting, and more Pods are unavailable than the pool allows"
         )
     return Condition("Ready", "False", "PodsMissing", "Fewer Pods are available than the pool needs")
+
+
+def _tell_gated(pods: WaitingPods) -> str:
+    return f"Pods wait until another program removes their scheduling gates ({pods})"
 
 
 def _draining(pool: PoolNow) -> Condition:
@@ -204,7 +230,10 @@ def _of_pool(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
         )
     # The first poll of another runner resets the failures. The storage of one runner can fail all the same.
     of_starts = _of_starts(plan.starts, repeated=REPEATED if pool.volumes is None else 1)
-    return of_starts if of_starts.status == "True" else _of_running(pool, plan, now=now) or of_starts
+    if of_starts.status == "True":
+        return of_starts
+    gated = None if pool.gated is None else Condition("Degraded", "False", "PodsGated", _tell_gated(pool.gated))
+    return _of_running(pool, plan, now=now) or gated or of_starts
 
 
 def _reason_of(problem: str) -> str:
@@ -233,6 +262,12 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
         return Condition("Degraded", "True", "VolumesNotBound", told)
     if plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on gone nodes: {plan.lost}")
+    if pool.held is not None:
+        told = (
+            f"Deleted Pods stay because of finalizers of another program ({pool.held}): repair this program, or remove "
+            "the finalizers"
+        )
+        return Condition("Degraded", "True", "FinalizersRemain", told)
     if pool.replicas_writer is not None:
         return Condition(
             "Degraded",

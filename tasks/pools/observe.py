@@ -17,6 +17,7 @@ from k8s_adapters.pods import PodSeen, list_pods
 from models.pools import pod_rows
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
+from models.tables.pod_facts import record_gated
 from ostler.clock import utcnow
 from rules.claims.machines import RUNNERS
 from tasks.claims.budget_wakes import wake_after_pods
@@ -80,6 +81,8 @@ def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
     facts = [pod_facts(pod) for pod in listed.pods]
     newly_over = rt.transaction(pod_rows.record_pods, pool_id=pool.id, pods=facts, listed_at=listed.began, now=now)
     wake_after_pods(rt, newly_over)
+    if gated := [pod.uid for pod in listed.pods if pod.gates]:
+        rt.transaction(record_gated, gated, now=now)
     rows = rt.transaction(pod_rows.over_rows, pool_id=pool.id, listed=list(by_uid), now=now)
     rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]
     return Observed(

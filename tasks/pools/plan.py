@@ -203,6 +203,8 @@ def observed_pod(
         unborn=row.uid is None,
         seen=pod is not None,
         terminating=pod is not None and pod.terminating,
+        gated=pod is not None and bool(pod.gates),
+        gated_at=row.gated_at,
         unschedulable=pod is not None and pod.unschedulable,
         no_node_because="" if pod is None else pod.no_node_because,
         waiting=None if pod is None else pod.waiting_reason,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import orjson
@@ -22,7 +23,7 @@ from rules.pools.draining import report as report_drain
 from rules.pools.failing_calls import FailingCall
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import share_of
-from rules.pools.pool_status import PoolNow, status_of
+from rules.pools.pool_status import PoolNow, WaitingPods, status_of
 from rules.pools.volumes import Reclaim
 from tasks.claims.braking import update_brake
 from tasks.pools.failing_calls import record_writes
@@ -34,6 +35,12 @@ from tasks.worker.transactions import NOW
 
 STATUS_SECONDS = 5.0
 """Shortest time in seconds between two writes of a pool's status. A changed condition is written at once."""
+
+HELD_SECONDS = 60.0
+"""Seconds after the end of its grace period from which a terminal Pod counts as kept by a finalizer."""
+
+MESSAGE = 300
+"""Maximum length of the names of gates or finalizers in a condition."""
 
 log = structlog.get_logger(__name__)
 
@@ -104,6 +111,20 @@ def write_status(
         registration=registration,
         version=version,
         failing_calls=failing,
+        gated=waiting_pods(
+            [
+                (pod.gates, pod.created_at)
+                for pod in planned.observed.listed.own_pods
+                if pod.gates and not pod.terminating
+            ]
+        ),
+        held=waiting_pods(
+            [
+                (pod.held_by, pod.deletion_at)
+                for pod in planned.observed.listed.own_pods
+                if pod.held_by and pod.is_terminal and pod.is_overdue(now=now, after=HELD_SECONDS)
+            ]
+        ),
         volumes=planned.volumes if pool.volume_reclaim is not None else None,
     )
     status = status_of(stands, plan, before=pool.status, now=now)
@@ -123,6 +144,18 @@ def write_status(
         return
     text = orjson.dumps(status).decode()
     rt.transaction(pool_plans.record_status, pool.id, text, now=NOW)
+
+
+def waiting_pods(pods: Sequence[tuple[str, datetime | None]]) -> WaitingPods | None:
+    """Return the Pods that wait for another program, or None without such Pods.
+
+    `pods`: for each Pod, the names of its gates or finalizers, and the time since which the Pod waits.
+    """
+    times = [since for _, since in pods if since is not None]
+    if not times:
+        return None
+    names = sorted({name for names, _ in pods for name in names.split(", ")})
+    return WaitingPods(len(pods), ", ".join(names)[:MESSAGE], min(times))
 
 
 def describe_drain(rt: Runtime, planned: Planned, *, now: datetime) -> DrainReport:

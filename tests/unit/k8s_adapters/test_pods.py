@@ -140,3 +140,16 @@ def test_pod_without_a_node_has_the_message_of_the_scheduler(reason: str | None,
         }
     )
     assert (seen.unschedulable, len(seen.no_node_because)) == (unschedulable, 300 if unschedulable else 0)
+
+
+def test_pod_has_its_scheduling_gates_and_the_finalizers_of_other_programs() -> None:
+    metadata = {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    bare = read_pod({"metadata": metadata, "status": {}})
+    assert (bare.gates, bare.held_by) == ("", "")
+    finalizers = ["z.example/hold", "ostler.dev/exit", "a.example/hold"]
+    gates = [{"name": "kueue.x-k8s.io/admission"}, {"name": "a.example/quota"}]
+    seen = read_pod(
+        {"metadata": {**metadata, "finalizers": finalizers}, "spec": {"schedulingGates": gates}, "status": {}}
+    )
+    assert seen.gates == "a.example/quota, kueue.x-k8s.io/admission"
+    assert seen.held_by == "a.example/hold, z.example/hold"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -371,3 +372,16 @@ def test_start_fails_at_the_end_of_its_timeout_although_others_start() -> None:
 def test_an_image_is_hopeless_only_for_a_pod_of_this_template_that_starts() -> None:
     assert look(pool(1), pod(1, waiting="ErrImageNeverPull")).hopeless is None
     assert look(pool(1), pod(1, PodState.STARTING, stale=True, waiting="ErrImageNeverPull")).hopeless is None
+
+
+def test_gated_pod_is_no_failed_start_and_its_time_limit_begins_without_the_gate() -> None:
+    of = pool(1, start_timeout=60)
+
+    def started(**flags: Any) -> PoolPlan:
+        return look(of, pod(1, PodState.STARTING, age=600, **flags))
+
+    assert retired(started()) == [(1, Why.NOT_STARTED)]
+    gated = started(gated=True, gated_at=NOW)
+    assert (gated.retire, gated.create, gated.starts) == ((), 0, of.starts)
+    assert started(gated_at=NOW - timedelta(seconds=59)).retire == ()
+    assert retired(started(gated_at=NOW - timedelta(seconds=60))) == [(1, Why.NOT_STARTED)]

@@ -17,7 +17,7 @@ from rules.pools.failing_calls import REPEATED, FailingCall
 from rules.pools.pod_security import PodSecurity, refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
-from rules.pools.pool_status import Condition, PoolNow, conditions_of, dated, status_of, written
+from rules.pools.pool_status import Condition, PoolNow, WaitingPods, conditions_of, dated, status_of, written
 from rules.pools.starts import Starts, Trouble
 from rules.pools.volumes import VolumePlan
 
@@ -126,6 +126,19 @@ def test_a_dated_condition_has_all_that_it_says() -> None:
 )
 def test_a_pool_is_ready_with_enough_pods(warm: int, wanted: int, allowed: int, expected: tuple[str, str]) -> None:
     assert ready(replace(POOL, allowed_unavailable=allowed), plan(warm, wanted=wanted)) == expected
+
+
+def test_pods_that_wait_for_another_program_have_conditions_of_their_own() -> None:
+    pods = WaitingPods(3, "a.example/b, c", NOW)
+    gated, held = replace(POOL, gated=pods), replace(POOL, held=pods)
+    told = "(3 Pods, the oldest since 2026-01-01T12:00:00Z: a.example/b, c)"
+    assert ready(gated, plan(0)) == ("False", "PodsGated")
+    assert ready(gated, plan(2)) == ("True", "PodsAvailable")
+    assert degraded(gated, plan(0))[:2] == ("False", "PodsGated")
+    assert told in degraded(gated, plan(0))[2]
+    assert degraded(replace(gated, brake=BRAKE), plan(0))[1] == "RunnersDoNotStart"
+    assert degraded(held, plan())[:2] == ("True", "FinalizersRemain")
+    assert told in degraded(held, plan())[2]
 
 
 def test_failing_calls_are_named_beside_every_other_problem() -> None:
