@@ -1,4 +1,4 @@
-"""Query for the backoff that a pool's condition reports."""
+"""Queries for the mints that cannot be made for jobs of a pool. The pool's condition reports them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from sqlalchemy import Connection
 
 from models.db.sql import text
 from models.upstream.backoffs import GROUP_OF_POOL, QUIET_AFTER
-from rules.pools.blocked_mints import BlockedMints
+from rules.pools.blocked_mints import UNUSABLE_GROUP, BlockedMints
+from rules.routing.holds import HoldReason
 
 _HELD = text(f"""
     WITH b AS MATERIALIZED (
@@ -40,13 +41,31 @@ _HELD = text(f"""
     ORDER BY jobs DESC, b.kind, b.key LIMIT 1
 """)
 
+_OF_GROUP = text(f"""
+    SELECT '{UNUSABLE_GROUP}' AS kind, '' AS key, h.hold_detail AS words, 0 AS failures, h.not_before, h.jobs, h.oldest,
+           h.account, (count(*) OVER () - 1)::bigint AS more,
+           (SELECT count(*) FROM jobs o
+            WHERE o.pool_id = :pool_id AND o.state = 'queued' AND o.hold_reason IS NULL) AS others
+    FROM (SELECT j.hold_detail, min(j.not_before) AS not_before, count(*) AS jobs, min(j.queued_at) AS oldest,
+                 min(a.login) AS account
+          FROM jobs j JOIN accounts a ON a.id = j.account_id
+          WHERE j.hold_reason = '{HoldReason.RUNNER_GROUP}' AND j.pool_id = :pool_id AND j.state = 'queued'
+          GROUP BY j.hold_detail) h
+    ORDER BY h.jobs DESC, h.hold_detail LIMIT 1
+""")
+
 
 def blocked_mints(db: Connection, pool_id: int, *, now: datetime) -> BlockedMints | None:
-    """Return the backoff that holds the most jobs of a pool, or None if no backoff holds a job of the pool.
+    """Return the backoff that holds the most jobs of a pool.
+
+    If no backoff holds a job of the pool, return the reason for which the most jobs cannot use the pool's runner group,
+    or None if there is no such job.
 
     The probe of a backoff is the one job that is tried after the wait. It is counted among the held jobs of the
     backoff, although it is not held. If it were not counted, the pool's condition would disappear and return with each
     probe.
     """
     row = db.execute(_HELD, {"pool_id": pool_id, "now": now, "since": now - QUIET_AFTER}).one_or_none()
+    if row is None:
+        row = db.execute(_OF_GROUP, {"pool_id": pool_id}).one_or_none()
     return None if row is None else BlockedMints(**row._mapping)

@@ -1,4 +1,4 @@
-"""Backoffs of mints that block jobs of a pool, described for the pool's condition."""
+"""Backoffs and runner groups that block mints for jobs of a pool, described for the pool's condition."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ Such a backoff begins because GitHub did not answer or asked to wait, or because
 removed. A backoff of another kind begins because GitHub refused a mint.
 """
 
+UNUSABLE_GROUP = "unusable_group"
+"""Kind of jobs that wait because GitHub would not give them to a runner in the runner group of the pool.
+
+The group does not exist, or it does not admit the repository of the job. There is no backoff, and the reason names the
+group.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockedMints:
-    """The backoff that blocks the most jobs of a pool.
+    """The backoff that blocks the most jobs of a pool, or the jobs that cannot use the runner group of the pool.
 
     - `words`: the reason, with GitHub's own message.
     - `failures`: number of consecutive failures.
@@ -53,10 +60,11 @@ class BlockedMints:
 
         `busy` is the number of the pool's Pods with a job. The backoff does not affect these Pods.
         """
+        whose = "" if self.kind == UNUSABLE_GROUP else f"{describe(self.kind, self.key)}: "
         waits = "1 job" if self.jobs == 1 else f"{self.jobs} jobs"
         verb, oldest = ("waits", "queued at") if self.jobs == 1 else ("wait", "the oldest since")
         told = [
-            f"{waits} of account {self.account} {verb}: {describe(self.kind, self.key)}: {self.words.rstrip('.')}",
+            f"{waits} of account {self.account} {verb}: {whose}{self.words.rstrip('.')}",
             f"{oldest} {_time(self.oldest)}, {self._next_try(now)}",
         ]
         if self.more:

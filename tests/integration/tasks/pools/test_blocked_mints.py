@@ -122,3 +122,24 @@ def test_backoffs_cost_a_reconcile_one_statement(pool: Stage) -> None:
         event.remove(pool.rt.engine, "before_cursor_execute", note)
     assert len([each for each in asked if "FROM backoffs" in each]) == 1
     assert "; 1 more backoff delays jobs" in condition(pool, "Degraded")["message"]
+
+
+def test_missing_runner_group_is_named_in_the_condition_until_no_job_waits_for_it(pool: Stage) -> None:
+    pool.job(12, state="queued")
+    missing = "runner group 'gpu' does not exist in organisation acme"
+    pool.rows(
+        """
+        UPDATE jobs SET hold_reason = 'runner_group', hold_detail = :why, not_before = now() + interval '10 min'
+        WHERE id = 11
+        """,
+        why=missing,
+    )
+
+    found = condition(pool, "Degraded")
+
+    assert (found["status"], found["reason"]) == ("True", "MintsRefused")
+    assert found["message"].startswith(f"1 job of account acme waits: {missing}; queued at 20")
+    assert "next try at 20" in found["message"]
+    assert found["message"].endswith("not affected: 0 Pods with a job and 1 queued job")
+    pool.rows("UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL")
+    assert condition(pool, "Degraded")["reason"] == "AsExpected"
