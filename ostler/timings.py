@@ -256,7 +256,7 @@ class Timings(BaseModel):
         description=(
             "How long Ostler waits for the `completed` webhook after it first saw that a Pod is over, in seconds. "
             "Ostler then asks GitHub about the job. With larger values, Ostler asks less often and replaces the Pod "
-            "later"
+            "later. If no job of the Pod was seen to begin, Ostler waits at most 5 seconds"
         ),
     )
     unresolved_after: float = Field(

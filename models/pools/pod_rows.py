@@ -30,6 +30,7 @@ class PodRow:
       and also while GitHub does not know the runner any more.
     - `executes`: the Pod's persistent runner executes a job, or GitHub showed the runner as busy in its last list.
     - `releasing`: the live claim is being released.
+    - `executing`: the live claim executes a job.
     - `gated_at`: time at which the Pod was last seen with a scheduling gate, or None.
     """
 
@@ -54,6 +55,7 @@ class PodRow:
     executes: bool = False
     releasing: bool = False
     gated_at: datetime | None = None
+    executing: bool = False
 
     @property
     def recorded(self) -> Recorded:
@@ -205,7 +207,8 @@ _ROWS = """
            coalesce(c.runner_seen = 'busy', false) OR EXISTS (
                SELECT FROM executions e WHERE e.claim_id = c.id AND e.ended_at IS NULL AND c.purpose = 'register'
            ) AS executes,
-           coalesce(c.state = 'releasing', false) AS releasing, p.gated_at
+           coalesce(c.state = 'releasing', false) AS releasing, p.gated_at,
+           coalesce(c.state = 'executing', false) AS executing
     FROM runner_pods p LEFT JOIN claims c ON c.pod_uid = p.uid AND c.ended_at IS NULL
     LEFT JOIN LATERAL (SELECT bool_or(delivered_at IS NOT NULL) AS ever, max(ended_at) AS freed_at
                        FROM claims WHERE pod_uid = p.uid) d ON true

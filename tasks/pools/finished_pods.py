@@ -40,6 +40,12 @@ from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
+IDLE_SECONDS = 5.0
+"""Seconds from the end of a Pod until its job claim is released, if a JIT was delivered and no job was seen to begin.
+
+The webhooks of a short job might arrive in these seconds. The release asks GitHub about the job in any case.
+"""
+
 ACCOUNT_RESERVE = 10.0
 """Seconds of the task's deadline that must be left before a ServiceAccount is deleted.
 
@@ -86,11 +92,12 @@ def handle_spent(
 ) -> None:
     """Handle a Pod that is over: delete a Pod without a claim, or end an overdue job claim.
 
-    A job claim is overdue if GitHub's webhook `completed` has not ended the claim within `spent_after` seconds after
-    the end of the Pod. A Pod that has no claim but might still hold a JIT is not deleted (law L3). A Pod that has no
-    claim and is not terminal is retired, unless the kubelet is about to report the Pod as terminal.
+    A job claim is overdue if GitHub's webhook `completed` has not ended the claim in time (`grace_of`). A Pod that has
+    no claim but might still hold a JIT is not deleted (law L3). A Pod that has no claim and is not terminal is retired,
+    unless the kubelet is about to report the Pod as terminal.
     """
-    waited = row.terminal_at is not None and now - row.terminal_at > timedelta(seconds=rt.timings.spent_after)
+    grace = grace_of(row, spent_after=rt.timings.spent_after)
+    waited = row.terminal_at is not None and now - row.terminal_at >= timedelta(seconds=grace)
     if row.claim_id is None and judge(row.recorded, pod).busy:
         log.error("pod.not_deleted_because_it_might_hold_jit", pod=row.name)
         return
@@ -110,6 +117,17 @@ def handle_spent(
         return
     if waited:
         end_claim(rt, row.claim_id, found_by=FoundBy.LISTS, spent=True, unavailable=unavailable)
+
+
+def grace_of(row: PodRow, *, spent_after: float) -> float:
+    """Return how many seconds after the end of a Pod its claim waits for the webhook `completed`.
+
+    Without a delivered JIT, no job can have run, so the claim does not wait. `spent_after` is the grace of a claim
+    whose runner executed a job, and of a Pod without a claim.
+    """
+    if row.claim_purpose != Purpose.JOB or row.executing:
+        return spent_after
+    return min(IDLE_SECONDS, spent_after) if row.claim_delivered else 0.0
 
 
 def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime) -> None:
