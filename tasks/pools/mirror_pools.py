@@ -115,9 +115,7 @@ def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
         mark_unusable(rt, pool, problem=problem)
         changed = record_draining(rt, pool)
     if writes.outcomes:
-        record_writes(
-            rt, namespace=pool.namespace, pool=pool.name, uid=pool.uid, outcomes=writes.outcomes, began=began
-        )
+        record_writes(rt, namespace=pool.namespace, pool=pool.name, uid=pool.uid, outcomes=writes.outcomes, began=began)
     return changed
 
 
