@@ -68,9 +68,10 @@ def _of_pod(content: Json) -> Json:
     status: Json = content.get("status") or {}
     states = status.get("containerStatuses") or []
     gone = content["metadata"].get("deletionTimestamp")
+    phase = str(status.get("phase"))
     return {
         "Ready": f"{sum(_is_ready(each) for each in states)}/{len(content['spec'].get('containers') or ())}",
-        "Status": "Terminating" if gone else {"Succeeded": "Completed"}.get(status.get("phase"), status.get("phase")),
+        "Status": "Terminating" if gone else {"Succeeded": "Completed"}.get(phase, phase),
         "Restarts": str(sum(each.get("restartCount", 0) for each in states)),
     }
 

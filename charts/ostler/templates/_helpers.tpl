@@ -83,7 +83,7 @@ Name of the ConfigMap with the scripts of runner Pods, which workers create. It 
 (k8s_adapters/runner_scripts.py); a test compares both.
 */}}
 {{- define "ostler.runnerScripts" -}}
-ostler-scripts-ea186965c8e54920
+ostler-scripts-3fb87a99d48c19c1
 {{- end -}}
 
 {{/*

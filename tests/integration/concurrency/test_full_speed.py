@@ -205,7 +205,7 @@ class Traffic:
         """Release one claim; GitHub and the cluster answer at once."""
         claims = self.live("claimed", "minted", "delivered", "releasing")
         if claims:
-            release_claim(self.stage.rt.engine, chance.choice(claims).id)
+            release_claim(self.stage.engine, chance.choice(claims).id)
 
     def retirements(self, chance: random.Random) -> None:
         """Retire some Pod, end retirements, and end executing claims whose Pods have gone."""

@@ -132,7 +132,7 @@ class World(Transactions):
         self.send(AUTOSCALE)
 
     def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
-        how = {"after": after} if after else {}
+        how: dict[str, Any] = {"after": after} if after else {}
         self.send(RECONCILE, pool_id=pool_id, **how | ({"shared": True} if shared else {}))
 
     def is_watched(self, _namespace: str) -> bool:

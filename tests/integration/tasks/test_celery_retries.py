@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -69,6 +70,7 @@ class Step:
 @pytest.fixture(params=STEPS)
 def step(request: pytest.FixtureRequest, stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> Step:
     """Each step in turn, with an upstream that answers."""
+    where: ModuleType
     if request.param == "retire":
         made = Step(stage, retire, stage.retire_claim(pod))
         where, name = of_retire, "get_pod"

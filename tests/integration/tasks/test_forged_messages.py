@@ -114,7 +114,7 @@ def forgeries(stage: Stage) -> Iterator[tuple[str, dict[str, Any]]]:
             if each.kind is inspect.Parameter.KEYWORD_ONLY
         }
         if name == RELEASE:  # messages of other versions have more arguments
-            allowed = {"chain_no": plausible["chain_no"], "reason": plausible["reason"], **allowed}
+            allowed = {"chain_no": [*plausible["chain_no"]], "reason": [*plausible["reason"]], **allowed}
         for values in product(*allowed.values()):
             yield name, dict(zip(allowed, values, strict=True))
 

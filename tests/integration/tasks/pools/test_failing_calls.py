@@ -67,7 +67,7 @@ def test_failing_webhook_is_named_after_three_reconciles_and_until_a_pod_exists(
     row = the_pool(embedded)
     assert (row.failed_starts, row.start_trouble, row.create_after) == (0, None, None)
     embedded.job(7, state="queued")
-    story = transaction(embedded.rt.engine, lambda db: job_story(db, 7, now=utcnow()))
+    story = transaction(embedded.rt.engine, lambda db: job_story(db, 7, timings=embedded.rt.timings, now=utcnow()))
     assert story is not None
     assert WEBHOOK in explain(story.facts).summary
 

@@ -60,7 +60,7 @@ def test_gated_pod_waits_beyond_the_start_timeout_and_the_condition_names_the_ga
         assert found["message"].startswith("Pods wait until another program removes their scheduling gates (2 Pods, ")
         assert found["message"].endswith(f"Z: {GATE})")
     embedded.job(7, state="queued")
-    story = transaction(embedded.rt.engine, lambda db: job_story(db, 7, now=utcnow()))
+    story = transaction(embedded.rt.engine, lambda db: job_story(db, 7, timings=embedded.rt.timings, now=utcnow()))
     assert story is not None
     assert GATE in explain(story.facts).summary
 
