@@ -68,7 +68,7 @@ def _of_pod(content: Json) -> Json:
     status: Json = content.get("status") or {}
     states = status.get("containerStatuses") or []
     gone = content["metadata"].get("deletionTimestamp")
-    phase = str(status.get("phase"))
+    phase = str(status.get("phase", "Unknown"))
     return {
         "Ready": f"{sum(_is_ready(each) for each in states)}/{len(content['spec'].get('containers') or ())}",
         "Status": "Terminating" if gone else {"Succeeded": "Completed"}.get(phase, phase),
