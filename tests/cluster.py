@@ -27,6 +27,8 @@ from ostler.errors import Gone
 _TESTS = Path(__file__).parent
 WITH_HELM = (_TESTS / "contract" / "chart", _TESTS / "integration" / "deploys")
 """Folders whose tests render or install the chart with Helm."""
+_LONG = (_TESTS / "contract" / "github",)
+"""Folders whose tests start many processes. They cost minutes, so `make test` leaves them to `make test-cluster`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the tests that need a real control plane, and those that run on either; deselect the former on embedded."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "real_control_plane" in fixtures or any(item.path.is_relative_to(folder) for folder in WITH_HELM):
+        if "real_control_plane" in fixtures or any(item.path.is_relative_to(folder) for folder in (*WITH_HELM, *_LONG)):
             item.add_marker(pytest.mark.cluster)
         elif "control_plane" in fixtures and not item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.either)

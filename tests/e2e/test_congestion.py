@@ -21,6 +21,7 @@ LABELS = ("self-hosted", "linux", "crowd")
 JOBS = 40
 
 
+@pytest.mark.cluster  # a long story
 @pytest.mark.timeout(300)
 def test_messages_that_wait_for_long_are_neither_sent_again_nor_overtaken(tmp_path: Path) -> None:
     options = Options(

@@ -21,7 +21,7 @@ from lab.timings import timings
 from lab.verdict import judge
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]  # a long story
 
 LABELS = ("self-hosted", "linux", "small")
 MINTS = "/orgs/{org}/actions/runners/generate-jitconfig"

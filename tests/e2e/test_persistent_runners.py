@@ -27,7 +27,7 @@ from tests.e2e.test_workloads import faults
 from tests.halts import make_halts
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.cluster]  # a long story
 
 LIFE: dict[str, Any] = {"lifecycle": "persistent", "registration": {"organization": "acme"}}
 POOLS = (
