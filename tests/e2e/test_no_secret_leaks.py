@@ -38,7 +38,7 @@ from ostler.secrets import Secret
 from ostler.wakes import producer
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
 
 LABELS = ("self-hosted", "linux", "small")
 ORG = "/orgs/acme/actions/runners/generate-jitconfig"

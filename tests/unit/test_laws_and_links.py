@@ -54,6 +54,7 @@ def test_laws_are_defined_once_and_in_order() -> None:
 
 
 ON_A_REAL_CLUSTER = {
+    "tests/e2e/test_no_secret_leaks.py": "it reads and writes Events of the core API",
     "tests/integration/deploys": "Helm renders the charts",
     "tests/integration/tasks/pools/test_partitioned_node.py": "the taint manager evicts the Pods",
 }
