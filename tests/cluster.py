@@ -46,7 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark the tests that need a real control plane, and those that run on either; deselect the former on embedded."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if "real_control_plane" in fixtures or any(item.path.is_relative_to(folder) for folder in (*WITH_HELM, *_LONG)):
+        elsewhere = any(item.path.is_relative_to(folder) for folder in (*WITH_HELM, *_LONG))
+        owned = "control_plane" in fixtures and "StatefulSet" in item.name  # the embedded server has no such kind
+        if "real_control_plane" in fixtures or elsewhere or owned:
             item.add_marker(pytest.mark.cluster)
         elif "control_plane" in fixtures and not item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.either)

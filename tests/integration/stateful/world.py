@@ -337,8 +337,8 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     # `Again` comes out of the task: the broker of this machine sends the message that repeats it.
     monkeypatch.setattr(tasks.worker.base, "_execute", lambda _task, body, arguments: body(**arguments))
     monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
-    for step in ("act", "report"):  # Pods come by a rule
-        monkeypatch.setattr(tasks.pools.reconcile, step, lambda *_: None)
+    for step in ("act", "report", "record"):  # Pods come by a rule
+        monkeypatch.setattr(tasks.pools.reconcile, step, lambda *_, **_more: None)
     monkeypatch.setattr(tasks.pools.reconcile, "plan", planned_nothing)
 
 

@@ -123,6 +123,7 @@ def rests(stage: Stage, alive: dict[str, str], done: Callable[[], bool]) -> bool
 WITH_VOLUMES = {"workload": "StatefulSet", "volumes": {**CACHE, "reclaim": "Delete"}}
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("more", [{}, WITH_VOLUMES], ids=["Pod", "StatefulSet"])
 def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]

@@ -258,6 +258,7 @@ NEVER_USABLE: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("reason", NEVER_USABLE)
 def test_pool_that_was_never_usable_is_changed_and_drained_by_command(
     stage: Stage, control_plane: ClusterAccess, reason: str
