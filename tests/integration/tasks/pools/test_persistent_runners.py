@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from github_adapters.endpoints.app import AppInstallation, InstallationSeen
 from github_adapters.endpoints.runners import RunnerSeen
-from k8s_adapters.client import object_path
+from k8s_adapters.client import MERGE_PATCH, object_path
 from k8s_adapters.owners.volumes import list_volumes
 from models.claims import deliver, registrations
 from models.intake import binding_locks, bindings
@@ -957,6 +957,14 @@ def test_a_runner_that_never_comes_online_is_replaced_after_a_timeout(
     delivers(stage, [claim_id])
     stage.poll_on(name)
     github.show(str(stage.see(claim_id).runner_name), online=False)
+    ended = {"exitCode": 0, "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:01:00Z"}
+    register = {"name": "register", "image": "runner:1", "imageID": "", "ready": False, "restartCount": 0}
+    stage.kube.request(
+        "PATCH",
+        f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status",
+        body={"status": {"phase": "Running", "containerStatuses": [{**register, "state": {"terminated": ended}}]}},
+        content_type=MERGE_PATCH,
+    )
     stage.rows("UPDATE claims SET delivered_at = delivered_at - interval '590 s'")
     sweep(stage)
     tick(stage)
