@@ -196,7 +196,8 @@ def test_a_pod_whose_pool_has_no_row_yet_waits_and_is_then_adopted_and_served(
 
     ended = script.end(process)
     assert (ended.code, ended.message) == (0, str(claim_id))
-    assert all(1 <= slept <= 1.5 for slept in ended.slept), ended.slept
+    refused = ended.slept[: web.web.counts["poll.503"]]  # a poll that ended before the claim waits for less
+    assert all(1 <= slept <= 1.5 for slept in refused), ended.slept
 
 
 def keys_of(*keys: rsa.RSAPrivateKey) -> Fault:
