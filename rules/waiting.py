@@ -380,7 +380,7 @@ def _queued(job: JobFacts) -> Explanation:
             f"{place} The runners of {whose} do not start: {brake.describe()}. "
             f"Ostler tries one job at a time, the next job at {brake.probe_at:%Y-%m-%d %H:%M:%S} UTC "
             "or when the previous try has ended.",
-            _TOO_OLD_CURE if brake.too_old else _RUNNERS_CURE,
+            _cure_of_brake(brake),
         )
     short = _short_of_budget(job, pool)
     if short is not None:
@@ -488,6 +488,12 @@ def _no_pod(pool: PoolFacts) -> tuple[str, str]:
     )
 
 
+def _cure_of_brake(brake: Brake) -> str:
+    if not brake.too_old:
+        return _RUNNERS_CURE
+    return _TOO_OLD_CURE if brake.accepted is None else _DISPUTED_CURE
+
+
 def _raise(pool: PoolFacts, least: int) -> str:
     """Return a sentence that tells an operator how to enlarge a pool to at least `least` Pods.
 
@@ -499,6 +505,9 @@ def _raise(pool: PoolFacts, least: int) -> str:
 
 
 _TOO_OLD_CURE = "Use an image with a newer runner in the RunnerPool. The pool resumes as soon as its template changes."
+_DISPUTED_CURE = (
+    "Wait until GitHub accepts the version again; the pool then resumes by itself. A newer runner might help."
+)
 _RUNNERS_CURE = (
     "See the log of container `runner` of a Pod of the pool. Usual causes are a broken image, a read-only file system, "
     "a missing proxy or CA, and no route to GitHub. The pool resumes with its first execution, or when its template "

@@ -20,7 +20,18 @@ from models.db.base import Base, GitHubId
 from models.db.sql import text
 from models.tables import job_holds
 from rules.claims.pod_ends import describe
-from rules.claims.runner_brakes import ASIDE, ENDED_BEFORE_IT, JOB_TRIES, PROBE_LASTS, Brake, Failure, brake_of, counts
+from rules.claims.runner_brakes import (
+    ASIDE,
+    ENDED_BEFORE_IT,
+    JOB_TRIES,
+    PROBE_LASTS,
+    TOO_OLD,
+    Accepted,
+    Brake,
+    Failure,
+    brake_of,
+    counts,
+)
 from rules.routing.holds import HoldReason
 
 MOST_READ = 200
@@ -131,19 +142,30 @@ def executed(db: Connection, claim_ids: Iterable[int], *, now: datetime) -> Sequ
 
     If the failures of a pool concern several accounts or brake the whole pool, all of them are cleared. Otherwise only
     the failures of the claim's own account are cleared. A claim on a Pod of an old template clears no failure of the
-    present template. Failures that another session has locked are skipped, because that session clears them.
+    present template. If GitHub refused the version of these runners (exit code `TOO_OLD`), it accepts the version
+    again, so earlier failures of this kind are cleared in every pool with this version. Failures that another session
+    has locked are skipped, because that session clears them.
     """
     ids = sorted(set(claim_ids))
     if not ids:
         return ()
     found = db.execute(
         text("""
-            SELECT DISTINCT c.pool_id, c.account_id, p.template_hash
-            FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-            WHERE c.id = ANY(:ids)
-              AND EXISTS (SELECT FROM runner_failures f WHERE f.pool_id = c.pool_id AND f.cleared_at IS NULL)
+            WITH executing AS (
+                SELECT c.pool_id, c.account_id, c.created_at, p.template_hash
+                FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id WHERE c.id = ANY(:ids)
+            )
+            SELECT pool_id, account_id, template_hash FROM executing e
+            WHERE EXISTS (SELECT FROM runner_failures f WHERE f.pool_id = e.pool_id AND f.cleared_at IS NULL)
+            UNION
+            SELECT f.pool_id, f.account_id, f.template_hash FROM runner_failures f
+            WHERE f.cleared_at IS NULL AND f.exit_code = :too_old AND EXISTS (
+                SELECT FROM executing e
+                JOIN runner_versions here ON here.pool_id = e.pool_id AND here.template_hash = e.template_hash
+                JOIN runner_versions there ON there.version = here.version
+                WHERE there.pool_id = f.pool_id AND there.template_hash = f.template_hash AND e.created_at > f.at)
         """),
-        {"ids": ids},
+        {"ids": ids, "too_old": TOO_OLD},
     ).all()
     pools = set()
     for row in found:
@@ -205,7 +227,22 @@ def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:
         """),
         {"pool": pool_id, "hash": template_hash, "most": MOST_READ},
     ).all()
-    return brake_of([Failure(*row) for row in rows]) if rows else None
+    if not rows:
+        return None
+    known = _accepted(db, pool_id, template_hash) if any(row.exit_code == TOO_OLD for row in rows) else None
+    return brake_of([Failure(*row) for row in rows], accepted=known)
+
+
+def _accepted(db: Connection, pool_id: int, template_hash: str) -> Accepted | None:
+    """Return the version that the runners of a pool reported last, and until when GitHub's list accepts it."""
+    row = db.execute(
+        text("""
+            SELECT version, ends_at FROM runner_versions WHERE pool_id = :pool AND template_hash = :hash
+            ORDER BY seen_at DESC, version LIMIT 1
+        """),
+        {"pool": pool_id, "hash": template_hash},
+    ).one_or_none()
+    return None if row is None or row.ends_at is None else Accepted(row.version, row.ends_at)
 
 
 def brakes(db: Connection) -> Sequence[Braked]:

@@ -16,7 +16,10 @@ from models.db.base import Base
 from models.db.sql import text
 
 ASKED_EVERY = timedelta(days=1)
-"""Minimum time between two questions to GitHub about the end of the same version."""
+"""Minimum time between two answers of GitHub about the end of the same version."""
+
+ASKED_AGAIN = timedelta(minutes=10)
+"""Time after a question that got no answer at which GitHub is asked again."""
 
 
 class RunnerVersion(Base):
@@ -94,7 +97,8 @@ def to_ask(db: Connection, *, now: datetime) -> str | None:
     """Return a version whose end must be requested from GitHub, and mark it as asked. Return None if there is none.
 
     The end of a version is the time at which GitHub begins to refuse the version. If two processes ask about the same
-    version at once, Ostler makes one extra call and nothing else happens.
+    version at once, Ostler makes one extra call and nothing else happens. Without an answer (`record_end`), GitHub is
+    asked again after `ASKED_AGAIN`.
     """
     version: str | None = db.execute(
         text("""
@@ -105,13 +109,13 @@ def to_ask(db: Connection, *, now: datetime) -> str | None:
         {"before": now - ASKED_EVERY},
     ).scalar()
     if version is not None:
-        _write(db, version, "asked_at = :now", now=now)
+        _write(db, version, "asked_at = :at", at=now - ASKED_EVERY + ASKED_AGAIN)
     return version
 
 
-def record_end(db: Connection, version: str, ends_at: datetime | None) -> None:
+def record_end(db: Connection, version: str, ends_at: datetime | None, *, now: datetime) -> None:
     """Record when GitHub begins to refuse a version. None means that GitHub names no time."""
-    _write(db, version, "ends_at = :ends", ends=ends_at)
+    _write(db, version, "ends_at = :ends, asked_at = :now", ends=ends_at, now=now)
 
 
 def _write(db: Connection, version: str, what: str, **values: object) -> None:

@@ -36,6 +36,12 @@ PROBE_LASTS = timedelta(minutes=15)
 The runner of an older claim only waits for a job. An older claim therefore does not test the pool any more.
 """
 
+LONGEST_DISPUTED_WAIT = 40.0
+"""Longest wait before a probe in seconds while GitHub refuses a runner version that its own list accepts.
+
+GitHub is then expected to accept the runners again soon, without a change of the pool.
+"""
+
 TOO_OLD = 7
 """Exit code of a runner whose version GitHub refuses. `poller/run.sh` makes the runner exit with this code."""
 
@@ -69,6 +75,21 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Accepted:
+    """A runner version, and the time until which GitHub's list of versions accepts it."""
+
+    version: str
+    until: datetime
+
+    def describe(self) -> str:
+        """Return the clause about a version that GitHub nevertheless refuses."""
+        return (
+            f"but GitHub's own list accepts version {self.version} until {self.until:%Y-%m-%d}, so this looks like an "
+            "incident at GitHub"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Brake:
     """A limit of one claim at a time. `account_id` is the braked account, or None if the whole pool is braked.
 
@@ -79,6 +100,8 @@ class Brake:
     - `exit_code`, `why`: exit code and description of the latest failure.
     - `accounts`: the accounts with failures. The account with the latest failure comes last.
     - `tells_last`: the reader may see the details of the latest failure.
+    - `accepted`: the runner version that GitHub refuses, and the end of the time in which GitHub's own list accepts it.
+      None if GitHub's list is not known or agrees.
     """
 
     account_id: int | None
@@ -91,6 +114,7 @@ class Brake:
     why: str
     accounts: tuple[int, ...] = ()
     tells_last: bool = True
+    accepted: Accepted | None = None
 
     def seen_by(self, accounts: Collection[int] | None) -> Brake:
         """Return the brake for a reader who can see only `accounts`. None means all accounts.
@@ -112,7 +136,8 @@ class Brake:
         ended = f"{self.pods} {'runner' if self.pods == 1 else 'runners'} in a row ended without a job"
         if self.too_old:
             code = f" (exit code {TOO_OLD})" if self.tells_last else ""
-            return f"GitHub refuses the version of the runner as too old{code}; {ended}"
+            but = "" if self.accepted is None else f", {self.accepted.describe()}"
+            return f"GitHub refuses the version of the runner as too old{code}{but}; {ended}"
         if not self.tells_last:
             return ended
         code = "" if self.exit_code is None else f"exit code {self.exit_code}, "
@@ -127,18 +152,20 @@ def counts(how: How) -> bool:
     return how not in _TAKEN_AWAY
 
 
-def wait_seconds(step: int) -> float:
+def wait_seconds(step: int, *, longest: float = LONGEST_WAIT) -> float:
     """Return the seconds to wait before the next probe after `step` counted failures."""
-    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** min(max(0, step - 1), 10))
+    return min(longest, FIRST_WAIT * 2.0 ** min(max(0, step - 1), 10))
 
 
-def brake_of(failures: Sequence[Failure]) -> Brake | None:
+def brake_of(failures: Sequence[Failure], *, accepted: Accepted | None = None) -> Brake | None:
     """Return the brake that results from the consecutive failures of a pool, or None if there is no reason for a brake.
 
     If all failures are of one account, only this account is braked. There is one exception: if GitHub refuses the
     version of the runner, the whole pool is braked. A failure doubles the wait only if the claim of its Pod was made
     after `last_at`. Earlier claims were not probes of this wait. If the brake of an account becomes the brake of the
     pool, the wait starts again at `FIRST_WAIT`. The other accounts therefore do not inherit a long wait.
+
+    `accepted`: the runner version of the pool, and until when GitHub's list accepts it.
     """
     jobs: set[int] = set()
     pods: set[str] = set()
@@ -164,14 +191,17 @@ def brake_of(failures: Sequence[Failure]) -> Brake | None:
     if since is None or last_at is None:
         return None
     newest = ordered[-1]
+    disputed = accepted if newest.exit_code == TOO_OLD and accepted is not None and accepted.until > newest.at else None
+    longest = LONGEST_WAIT if disputed is None else LONGEST_DISPUTED_WAIT
     return Brake(
         account_id=None if pool_wide else newest.account_id,
         since=since,
         last_at=last_at,
-        probe_at=last_at + timedelta(seconds=wait_seconds(step)),
+        probe_at=last_at + timedelta(seconds=wait_seconds(step, longest=longest)),
         jobs=len(jobs),
         pods=len(pods),
         exit_code=newest.exit_code,
         why=newest.why,
         accounts=tuple(sorted(latest, key=lambda account: (latest[account], account == newest.account_id))),
+        accepted=disputed,
     )

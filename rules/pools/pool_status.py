@@ -282,7 +282,7 @@ def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | 
 def _of_runners(brake: Brake) -> Condition:
     """Return the condition of a braked pool. If a cure is known, the condition's message names the cure."""
     whom = "" if brake.account_id is None else f" for jobs of account {brake.account_id}"
-    cure = "; use an image with a newer runner" if brake.too_old else ""
+    cure = "; use an image with a newer runner" if brake.too_old and brake.accepted is None else ""
     return Condition("Degraded", "True", "RunnersDoNotStart", f"Runners do not start{whom}: {brake.describe()}{cure}")
 
 

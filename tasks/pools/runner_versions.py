@@ -59,7 +59,7 @@ def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
         version=version,
         deadline_seconds=min(ASK_WITHIN, remaining() / 2),
     )
-    rt.transaction(runner_versions.record_end, version, ends_at)
+    rt.transaction(runner_versions.record_end, version, ends_at, now=NOW)
     log.info(
         "runner_version.end_date_received",
         version=version,

@@ -399,3 +399,54 @@ def test_an_execution_lifts_a_job_set_aside_without_a_brake_once(stage: Stage) -
 
     (aside,) = stage.rows("SELECT not_before FROM jobs WHERE hold_reason = 'set_aside'")
     assert aside.not_before == at(410)
+
+
+def of_version(stage: Stage, pool: int, *, accepted_for: timedelta | None = None) -> None:
+    """Let the runners of a pool report one version, which GitHub's list accepts for this time."""
+    with stage.engine.begin() as db:
+        db.execute(
+            text("""
+                INSERT INTO runner_versions (pool_id, version, template_hash, seen_at, ends_at)
+                VALUES (:pool, '2.336.0', 'hash', :now, :ends)
+            """),
+            {"pool": pool, "now": NOW, "ends": None if accepted_for is None else NOW + accepted_for},
+        )
+
+
+def test_refusal_of_a_version_that_githubs_list_accepts_is_described_as_an_incident(stage: Stage) -> None:
+    pool = fleet(stage, 1, jobs=1)
+    of_version(stage, pool, accepted_for=timedelta(days=20))
+    for second in (0, 100, 200):
+        fail(stage, match(stage, pool, now=at(second)), now=at(second + 5), code=7)
+
+    found = brake(stage, pool)
+    assert found is not None
+    assert "GitHub's own list accepts version 2.336.0 until 2026-" in found.describe()
+    assert found.probe_at - found.last_at == timedelta(seconds=40)
+
+
+@pytest.mark.parametrize("accepted_for", [None, timedelta(days=-1)])
+def test_refusal_that_githubs_list_announced_is_no_incident(stage: Stage, accepted_for: timedelta | None) -> None:
+    pool = fleet(stage, 1, jobs=1)
+    of_version(stage, pool, accepted_for=accepted_for)
+    fail(stage, match(stage, pool, now=NOW), now=at(5), code=7)
+
+    found = brake(stage, pool)
+    assert found is not None
+    assert found.accepted is None
+
+
+def test_execution_in_one_pool_opens_every_pool_whose_same_version_was_refused(stage: Stage) -> None:
+    pools = [fleet(stage, 2 * number + 1, 2 * number + 2, jobs=2) for number in range(3)]
+    first, second, other = pools
+    for pool in (first, second):
+        of_version(stage, pool)
+    claims = {pool: match(stage, pool, now=NOW) for pool in pools}
+    for pool in pools:
+        fail(stage, claims[pool][1:], now=at(5), code=7)
+
+    assert execute(stage, claims[first][0], now=at(6)) == [first]  # claimed before the refusal in the second pool
+    (probe, *_) = match(stage, first, now=at(20))
+    assert execute(stage, probe, now=at(25)) == [second]
+
+    assert [brake(stage, pool) is None for pool in pools] == [True, True, False]
