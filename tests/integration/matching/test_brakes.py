@@ -438,7 +438,7 @@ def test_refusal_that_githubs_list_announced_is_no_incident(stage: Stage, accept
 
 def test_execution_in_one_pool_opens_every_pool_whose_same_version_was_refused(stage: Stage) -> None:
     pools = [fleet(stage, 2 * number + 1, 2 * number + 2, jobs=2) for number in range(3)]
-    first, second, other = pools
+    first, second, _other = pools
     for pool in (first, second):
         of_version(stage, pool)
     claims = {pool: match(stage, pool, now=NOW) for pool in pools}
