@@ -87,7 +87,7 @@ class Cluster:
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.late: list[Callable[[], object]] = []
-        self.unstamps_compare = True
+        self.stamps_compare = self.unstamps_compare = True
         self.deleting: Callable[[Pod], None] = lambda _pod: None
         self.timing = SimpleNamespace(clock=lambda: 0.0, sleep=lambda _seconds: None)
 
@@ -150,7 +150,8 @@ class Cluster:
             for key in keys[:-1]:
                 holder = holder[key]
             if each["op"] == "test":
-                if holder.get(keys[-1]) != each["value"] and (self.unstamps_compare or not removes):
+                compares = self.unstamps_compare if removes else self.stamps_compare
+                if holder.get(keys[-1]) != each["value"] and compares:
                     raise Invalid(name) from Answer(status=422, reason="Unprocessable", message="", retry_after=None)
             elif each["op"] == "remove":
                 del holder[keys[-1]]

@@ -62,6 +62,25 @@ class Laws:
         self._pods(claims, live)
         self._registered(claims)
 
+    def restless(self) -> list[str]:
+        """Return what has still to happen though nothing fails any more, one line each.
+
+        A runner that a late call registered stays: the sweep `orphaned_runners` removes it, and is not part of this.
+        """
+        claims = self._world.rows(
+            "SELECT id, purpose, state, stamp, online_at IS NOT NULL AS online FROM claims WHERE ended_at IS NULL"
+        )
+        jobs = self._world.rows("SELECT id, state, hold_reason FROM jobs WHERE state <> 'completed'")
+        return [
+            *(f"claim {row.id} ({row.purpose}) is {row.state}" for row in claims if not _idle(row)),
+            *(f"job {row.id} is {row.state} ({row.hold_reason})" for row in jobs),
+            *(
+                f"job {job_id} is {job.status} at GitHub"
+                for job_id, job in self._world.github.jobs.items()
+                if job.status != "completed"
+            ),
+        ]
+
     def _order(self, claims: Sequence[Any]) -> None:
         """L5: every claim went along the table, stamped (or given up) before it was minted, delivered after."""
         for claim in claims:
@@ -107,6 +126,11 @@ class Laws:
                 runner = github.named(claim.runner_name) if claim.runner_name else None
                 if claim.ended_at is not None and pod is not None and pod.alive:
                     assert runner is None, f"claim {claim.id} has ended, and its runner is still registered"
+
+
+def _idle(claim: Any) -> bool:
+    """Whether a claim is that of a persistent runner that waits for its next job."""
+    return claim.purpose == "register" and claim.state in {"delivered", "executing"} and claim.online
 
 
 def _one_claim(live: Sequence[Any]) -> None:

@@ -64,6 +64,13 @@ MOST_PODS = 8
 REGISTERS_FOR = 300.0
 """Seconds for which a Pod tries to register its runner (`poller/register.sh`)."""
 MOST_JOBS = 30
+LEFT = 4
+"""Queued jobs that the end of an example leaves to be served; it cancels the others."""
+ROUNDS = 12
+"""Rounds of 400 s in which everything comes to rest once nothing fails."""
+
+REGISTERED = 77
+"""The account whose jobs GitHub gives to persistent runners."""
 
 POOLS = {
     name: pool_facts(name, uid=f"{name}-1", namespace=NAMESPACE, labels=labels)
@@ -74,7 +81,7 @@ POOLS["static"] = pool_facts(
     uid="static-1",
     namespace=NAMESPACE,
     labels=("linux", "kept"),
-    registers_in=f"orgs/{ACCOUNTS[77]}",
+    registers_in=f"orgs/{ACCOUNTS[REGISTERED]}",
     routing_priority=-1,
 )
 
@@ -169,6 +176,8 @@ class ClaimPath(RuleBasedStateMachine):
     settings: ClassVar[Settings]
     worlds: ClassVar[list[World]] = []
     prepare: ClassVar[list[Callable[[World], None]]] = []
+    holds = False
+    """Whether every law held so far: only then is there anything to learn from the end of the example."""
 
     @initialize(
         jobs=st.lists(st.tuples(st.sampled_from(sorted(ACCOUNTS)), st.sampled_from(LABELS)), min_size=1, max_size=5),
@@ -201,16 +210,24 @@ class ClaimPath(RuleBasedStateMachine):
         for _ in range(rounds):
             self._all_goes_well()
         self.laws.check()
+        self.holds = True
 
     @rule(event=st.sampled_from([name for name, weight in WEIGHTS.items() for _ in range(weight)]), draw=draws)
     def happens(self, event: str, draw: Draw) -> None:
         self.world.now = later(self.world.now, draw.wait)
+        self.holds = False
         getattr(self, event)(draw)
         if event not in QUIET:
             self.laws.check()
+        self.holds = True
 
     def teardown(self) -> None:
-        if hasattr(self, "world"):
+        if not hasattr(self, "world"):
+            return
+        try:
+            if self.holds:
+                self._comes_to_rest()
+        finally:
             self.world.kill_all()
 
     # GitHub and its users
@@ -426,6 +443,66 @@ class ClaimPath(RuleBasedStateMachine):
             self._apply_late(0)
             self.laws.check()
 
+    # The end of each example
+
+    def _comes_to_rest(self) -> None:
+        """Let nothing fail any more: every job ends, and every claim but those of idle persistent runners (L4).
+
+        Messages that were lost stay lost, so the sweeps have to find what waits.
+        """
+        github, cluster = self.world.github, self.world.cluster
+        github.mood = "well"
+        for name, pool in POOLS.items():
+            self.numbers += 1
+            uid = self.pools[name].uid if name in self.pools else f"{name}-{self.numbers}x"
+            self.pools[name] = replace(pool, uid=uid)
+        self._mirror()
+        for account in ACCOUNTS:
+            self._budget(account, BUDGET.count)
+        waiting = {i: job.event for i, job in github.jobs.items() if job.status in {"queued", "waiting"}}
+        served = [i for i, job in waiting.items() if job.labels != LABELS[2] or job.owner_id == REGISTERED]
+        for job_id in waiting.keys() - served[:LEFT]:
+            github.finish(job_id, "cancelled")
+        for job_id in [job_id for job_id, job in github.jobs.items() if job.status == "waiting"]:
+            github.let_go(job_id)
+        while self.world.stopped:
+            self.world.go_on(self.world.stopped[0], CallOutcome.ANSWERED)
+        while cluster.late:
+            self._apply_late(0)
+        restless: list[str] = []
+        for _ in range(ROUNDS):
+            self.world.now = later(self.world.now, 400)
+            self._one_round()
+            restless = self.laws.restless()
+            if not restless:
+                return
+        raise AssertionError(f"{ROUNDS} rounds without a fault left: {'; '.join(restless)}")
+
+    def _one_round(self) -> None:
+        """Give what fits, end what runs, and let every sweep tick once."""
+        github, cluster = self.world.github, self.world.cluster
+        rows = self.world.rows(
+            "SELECT uid FROM runner_pods WHERE pool_id IN (SELECT id FROM pools WHERE deleted_at IS NULL)"
+        )
+        kept = {row.uid for row in rows}
+        for name in POOLS:
+            free = any(pod.polls and pod.pool == name and pod.uid in kept for pod in cluster.pods.values())
+            if not (any(runner.persistent for runner in github.runners.values()) if name == "static" else free):
+                self._add_pod(name)
+        self._all_goes_well()
+        self._connect()
+        for job_id, job in github.jobs.items():
+            runner = next((each for each in github.runners.values() if github.fits(job, each)), None)
+            if runner is not None:
+                github.give(job_id, runner)
+        for job_id in [job_id for job_id, job in github.jobs.items() if job.status == "in_progress"]:
+            self._end(job_id)
+        for name in SWEEPS:
+            self._sweep(name, CallOutcome.ANSWERED)
+        self._reconcile(CallOutcome.ANSWERED, 1)
+        self._all_goes_well()
+        self.laws.check()
+
     # What rules are made of
 
     def _step(self, name: str, claim_id: int, outcome: CallOutcome, at: int) -> None:
@@ -484,7 +561,8 @@ class ClaimPath(RuleBasedStateMachine):
         self._reconcile(CallOutcome.ANSWERED, 1)
 
     def _reconcile(self, outcome: CallOutcome, at: int) -> None:
-        for row in transaction(self.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=NAMESPACE)):
+        # The newest first: new Pods belong to it, not to a deleted pool of the same name.
+        for row in reversed(transaction(self.engine, lambda db: pool_mirror.mirrored_pools(db, namespace=NAMESPACE))):
             message = Message("ostler.reconcile", {"pool_id": row.id})
             self.world.begin(message.name, self.world.runs(message), outcome, at=at)
 

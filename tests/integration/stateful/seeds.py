@@ -17,6 +17,8 @@ from models.intake import binding_locks, bindings
 from models.tables import claim_leases
 from ostler.errors import Busy, Retryable
 from rules.intake.bindings import ClaimView
+from tasks.claims import postpone
+from tasks.sweeps import rematch, resume
 from tests.integration.stateful.world import World
 from web.runners.handover import Handover, Missed, Recipient
 
@@ -141,6 +143,33 @@ def registration_takes_a_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[World
     return lambda _world: None
 
 
+def lost_steps_stay_lost(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """`resume` does not send the step again whose message was lost."""
+    monkeypatch.setattr(resume, "send_all_late_steps", lambda _tick: None)
+    return lambda _world: None
+
+
+def holds_are_kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """`rematch` looks at no job whose reason to wait has passed."""
+    monkeypatch.setattr(rematch, "_page", lambda _tick, _places: {})
+    return lambda _world: None
+
+
+def repeated_steps_are_due_never(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """A step that Celery repeats is due much later than its message, which may be lost."""
+    monkeypatch.setattr(postpone, "LATE", 10**7)
+    return lambda _world: None
+
+
+def stamp_without_test(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """A stamp does not compare what it replaces."""
+
+    def prepare(world: World) -> None:
+        world.cluster.stamps_compare = False
+
+    return prepare
+
+
 SEEDS: dict[str, Seed] = {
     "mint before stamp": mint_before_stamp,
     "release without handle": release_without_handle,
@@ -149,4 +178,8 @@ SEEDS: dict[str, Seed] = {
     "un-stamp without test": unstamp_without_test,
     "refusal counts as removal": refusal_counts_as_removal,
     "registration takes a job": registration_takes_a_job,
+    "lost steps stay lost": lost_steps_stay_lost,
+    "holds are kept": holds_are_kept,
+    "repeated steps are due never": repeated_steps_are_due_never,
+    "stamp without test": stamp_without_test,
 }

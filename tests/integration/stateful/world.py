@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import pytest
+from celery.exceptions import Retry
 from sqlalchemy import Connection, Engine, text
 
 import tasks.claims.dispatch
@@ -221,8 +222,8 @@ class World(Transactions):
             task.push_request(retries=message.retries, called_directly=True)
             try:
                 task.run(**message.kwargs)
-            except Again as again:
-                self._again(message, again.arguments)
+            except Retry as again:
+                self._again(message, again.arguments if isinstance(again, Again) else {})
             except UpstreamError:
                 self._failed(message)
             else:
