@@ -50,8 +50,8 @@ def pods_changed(
 
     `pools`: names of pools with a Pod that ended. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
     runner began a job. `unstamped`: UIDs of Pods without a stamp whose poller ended. `endings`: the last state that the
-    watch saw of Pods that are gone, by UID. These states are recorded for operators and for a metric, and no decision
-    uses them.
+    watch saw of Pods that are gone, by UID. These states are recorded for operators and for a metric. They also count
+    as failures of runners that execute no job, and tell a runner that updates itself from one that has ended.
     """
     rt = runtime()
     pool_ids: set[int] = set()

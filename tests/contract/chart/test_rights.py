@@ -39,3 +39,26 @@ def test_the_chart_grants_what_is_asked_about(process: str) -> None:
 @pytest.mark.parametrize("process", sorted(RIGHTS))
 def test_chart_grants_more_rights_with_container_jobs(process: str) -> None:
     assert granted(process, CONTAINERS) == {*RIGHTS[process], *CONTAINER_RIGHTS.get(process, ())}
+
+
+def test_rights_of_the_uninstall_exist_for_its_job_alone() -> None:
+    found = [each for each in helm.render(values=CONTAINERS) if each["metadata"]["name"].endswith("-uninstall")]
+    assert {each["kind"] for each in found} >= {"ServiceAccount", "Role", "RoleBinding", "Job"}
+    for each in found:
+        hook = each["metadata"]["annotations"]
+        assert hook["helm.sh/hook"] == "post-delete", each["kind"]
+        assert "hook-succeeded" in hook["helm.sh/hook-delete-policy"].split(","), each["kind"]
+
+
+def test_every_admission_policy_fails_closed() -> None:
+    elevated = {"allowedPodSecurity": "baseline", "elevatedPools": {"base": "baseline"}}
+    values = {**CONTAINERS, "runners": {**CONTAINERS["runners"], **elevated}}
+    objects = helm.render(values=values)
+    policies = {
+        each["metadata"]["name"]: each["spec"] for each in objects if each["kind"] == "ValidatingAdmissionPolicy"
+    }
+    bindings = [each["spec"] for each in objects if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    assert len(policies) >= 8
+    assert {name for name, spec in policies.items() if spec["failurePolicy"] != "Fail"} == set()
+    assert {each["policyName"] for each in bindings} == set(policies)
+    assert all("Deny" in each["validationActions"] for each in bindings)

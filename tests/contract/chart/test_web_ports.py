@@ -9,6 +9,8 @@ import pytest
 from lab import helm
 from ostler.settings import Settings
 
+RELEASE = {"app.kubernetes.io/name": "ostler", "app.kubernetes.io/instance": "ostler"}
+
 
 def rendered(values: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
     (found,) = (each for each in helm.render(values=values) if (each["kind"], each["metadata"]["name"]) == (kind, name))
@@ -63,6 +65,50 @@ def test_metrics_of_web_are_for_those_who_may_read_metrics() -> None:
     assert "web" in policy["spec"]["podSelector"]["matchExpressions"][0]["values"]
     assert ports_of(policy, "ingress") == [{9090}]
     assert all(9090 not in ports for ports in ports_of(rendered({}, "NetworkPolicy", "ostler-web"), "ingress"))
+
+
+def open_to(port: int, control_plane: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the peers that may connect to a port, by network policy."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in helm.render(values={"networkPolicies": {"controlPlane": control_plane}}):
+        for rule in each["spec"].get("ingress", ()) if each["kind"] == "NetworkPolicy" else ():
+            if any(allowed["port"] == port for allowed in rule["ports"]):
+                found.setdefault(each["metadata"]["name"], []).extend(rule["from"])
+    return found
+
+
+def test_no_service_contains_the_port_of_metrics() -> None:
+    objects = helm.render(values={"flower": {"enabled": True}})
+    private = {
+        port["name"]
+        for each in objects
+        if each["kind"] == "Deployment"
+        for container in each["spec"]["template"]["spec"]["containers"]
+        for port in container.get("ports", ())
+        if port["containerPort"] == 9090
+    }
+    led_to = [port["targetPort"] for each in objects if each["kind"] == "Service" for port in each["spec"]["ports"]]
+    assert private
+    assert led_to
+    assert not {*private, 9090} & set(led_to)
+
+
+def test_metrics_are_open_to_metrics_from_alone() -> None:
+    peer = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
+    assert open_to(9090, {"metricsFrom": [peer]}) == {"ostler-metrics": [peer]}
+    assert open_to(9090, {"metricsFrom": []}) == {}
+
+
+@pytest.mark.parametrize("port", [8081, 8443])
+def test_ports_for_polls_are_open_to_these_peers_alone(port: int) -> None:
+    own = {"ipBlock": {"cidr": "10.9.0.0/16"}}
+    found = open_to(port, {"pollsFrom": [own]})
+    runners = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ostler-runners"}},
+        "podSelector": {"matchExpressions": [{"key": "ostler.dev/pool", "operator": "Exists"}]},
+    }
+    worker = {"podSelector": {"matchLabels": {**RELEASE, "app.kubernetes.io/component": "worker"}}}
+    assert found == {"ostler-web": [runners, own, *([worker] if port == 8443 else [])]}
 
 
 def test_ingress_exposes_the_webhook_alone() -> None:

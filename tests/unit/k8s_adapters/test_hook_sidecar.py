@@ -114,6 +114,16 @@ def test_token_of_the_api_server_is_in_the_sidecar_alone(overlay: Json) -> None:
             assert "ostler-hooks-token" not in mounts({"volumeMounts": [], **each})
 
 
+def test_tokens_of_a_pod_are_valid_for_an_hour() -> None:
+    tokens = [
+        source["serviceAccountToken"]
+        for volume in with_containers()["spec"]["volumes"]
+        for source in volume.get("projected", {}).get("sources", ())
+        if "serviceAccountToken" in source
+    ]
+    assert [each["expirationSeconds"] for each in tokens] == [3600, 3600]
+
+
 def test_runner_can_connect_to_the_socket_but_not_replace_it() -> None:
     pod = with_containers()
 

@@ -6,9 +6,11 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
+import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from jwt.algorithms import RSAAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from k8s_adapters.identity import (
     KEYS_FOR,
@@ -199,6 +201,23 @@ def test_keys_that_read_like_nothing_change_nothing(
 def test_a_key_that_cannot_be_read_does_not_take_the_others_along(keys: ClusterKeys, client: StubClient) -> None:
     client.published = {"keys": [{"kty": "RSA", "kid": "broken", "n": "!", "e": "AQAB"}, *keys.published()["keys"]]}
     assert ready(client).verify(keys.sign(claims())).pod_name == "small-0000000a"
+
+
+def test_keys_of_other_kinds_are_not_accepted(keys: ClusterKeys, client: StubClient) -> None:
+    curve = ec.generate_private_key(ec.SECP384R1())
+    ed25519 = Ed25519PrivateKey.generate()
+    shared = bytes(range(64))
+    others = [
+        ECAlgorithm.to_jwk(curve.public_key(), as_dict=True) | {"kid": "P-384"},
+        OKPAlgorithm.to_jwk(ed25519.public_key(), as_dict=True) | {"kid": "Ed25519"},
+        HMACAlgorithm.to_jwk(shared, as_dict=True) | {"kid": "shared"},
+    ]
+    client.published = {"keys": [*others, *keys.published()["keys"]]}
+    verifier = ready(client)
+    for key, algorithm, kid in ((curve, "ES384", "P-384"), (ed25519, "EdDSA", "Ed25519"), (shared, "HS256", "shared")):
+        token = jwt.encode(claims(), key, algorithm=algorithm, headers={"kid": kid})
+        with pytest.raises(KeyUnknown):
+            verifier.verify(token)
 
 
 def test_keys_that_are_away_at_the_start_are_asked_for_again_after_a_second(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import timedelta
 from typing import Any
 
@@ -174,6 +175,21 @@ def test_what_fails_within_is_a_problem_that_tells_nothing(
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
     assert "secret" not in answer.text
+
+
+def test_description_and_pages_need_no_database(database: Database) -> None:
+    failing: Any = Failing(AssertionError("a row was read"))
+    app = FastAPI()
+    mount_api(app, build_api(make_settings(database), database=lambda: failing, publisher=PublisherOutbox))
+    client = Client(app)
+    assert [client.call("GET", f"/api{path}").status_code for path in sorted(OPEN)] == [200] * len(OPEN)
+    client.close()
+
+
+def test_secret_of_a_token_has_256_bits(stage: Stage) -> None:
+    secrets = [token.split("_", 2)[2] for token in (stage.reader, stage.writer)]
+    assert [len(base64.urlsafe_b64decode(f"{secret}=")) for secret in secrets] == [32, 32]
+    assert len(set(secrets)) == 2
 
 
 def test_a_body_is_read_to_a_limit_only(stage: Stage) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.integration.cli.test_mistakes import SILLY
 from tests.integration.web.api.conftest import Stage
 
@@ -48,3 +50,29 @@ def test_mistake_of_a_script_is_a_problem_with_its_cure(stage: Stage) -> None:
         if not good or SILLY.search(answer.text) or not all(each in answer.text for each in said):
             wrong.append((method, path, answer.status_code, answer.text))
     assert wrong == []
+
+
+VALUE = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", f"/jobs?limit={VALUE}", None),
+        ("GET", f"/jobs?state={VALUE}", None),
+        ("GET", f"/jobs?cursor={VALUE}", None),
+        ("GET", f"/jobs?colour={VALUE}", None),
+        ("GET", f"/jobs/{VALUE}", None),
+        ("GET", f"/{VALUE}", None),
+        ("PUT", "/accounts/7/budget", {**BUDGET, "count": VALUE}),
+        ("PUT", "/accounts/7/budget", {**BUDGET, "more": VALUE}),
+        ("PUT", "/accounts/7/budget", VALUE),
+        ("PUT", "/accounts/7/access", {"access": VALUE}),
+    ],
+)
+def test_error_does_not_repeat_the_value(stage: Stage, method: str, path: str, body: object) -> None:
+    stage.account()
+    token = stage.writer if method == "PUT" else stage.reader
+    answer = stage.client.call(method, f"/api/v1{path}", token=token, **({} if body is None else {"json": body}))
+    assert answer.status_code in {404, 422}
+    assert VALUE not in answer.text
