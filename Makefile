@@ -16,7 +16,8 @@ T ?= tests
 FILES ?=
 BASE ?= origin/main
 MINUTES ?=
-ALL_TESTS := -n 2 --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 1
+# Tests wait more than they compute, so two cores serve four processes.
+ALL_TESTS := -n 4 --dist loadfile --no-loadscope-reorder --durations 30 --durations-min 1
 # Tests that start a cluster of their own. Each needs namespaces of its own, because every cluster has the same addresses.
 OWN_CLUSTER := tests/integration/benchmarks tests/node/test_builds.py tests/node/test_container_jobs.py tests/node/test_four_kinds.py \
   tests/node/test_ostler_in_cluster.py
@@ -87,7 +88,7 @@ mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (abo
 	@$(BIN)/python tests/mutants/of_sql.py --minutes $(or $(MINUTES),120) $(FILES)
 
 check: lint ## linters, types and unit tests: about two minutes once warm, needs no cluster
-	@$(BIN)/pytest -n 2 --dist loadfile tests/unit
+	@$(BIN)/pytest -n 4 --dist loadfile tests/unit
 
 lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, prose
 	@$(BIN)/ruff check $(PACKAGES)

@@ -87,7 +87,7 @@ class Cluster:
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
         self.late: list[Callable[[], object]] = []
-        self.stamps_compare = self.unstamps_compare = True
+        self.unstamps_compare = True
         self.deleting: Callable[[Pod], None] = lambda _pod: None
         self.timing = SimpleNamespace(clock=lambda: 0.0, sleep=lambda _seconds: None)
 
@@ -150,8 +150,7 @@ class Cluster:
             for key in keys[:-1]:
                 holder = holder[key]
             if each["op"] == "test":
-                compares = self.unstamps_compare if removes else self.stamps_compare
-                if holder.get(keys[-1]) != each["value"] and compares:
+                if holder.get(keys[-1]) != each["value"] and (self.unstamps_compare or not removes):
                     raise Invalid(name) from Answer(status=422, reason="Unprocessable", message="", retry_after=None)
             elif each["op"] == "remove":
                 del holder[keys[-1]]

@@ -155,19 +155,22 @@ def holds_are_kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
     return lambda _world: None
 
 
-def repeated_steps_are_due_never(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """A step that Celery repeats is due much later than its message, which may be lost."""
+def failed_steps_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """A step whose call failed is due much later, and no message repeats it."""
     monkeypatch.setattr(postpone, "LATE", 10**7)
+    monkeypatch.setattr(World, "_again", lambda *_: None)
     return lambda _world: None
 
 
-def stamp_without_test(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """A stamp does not compare what it replaces."""
+def release_keeps_the_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
+    """The end of a claim does not queue its job again."""
+    move_jobs = releases.move_jobs
 
-    def prepare(world: World) -> None:
-        world.cluster.stamps_compare = False
+    def forgetful(db: Connection, name: str, job_ids: Sequence[int], **rest: Any) -> Any:
+        return 0 if name == "job_requeue" else move_jobs(db, name, job_ids, **rest)
 
-    return prepare
+    monkeypatch.setattr(releases, "move_jobs", forgetful)
+    return lambda _world: None
 
 
 SEEDS: dict[str, Seed] = {
@@ -180,6 +183,6 @@ SEEDS: dict[str, Seed] = {
     "registration takes a job": registration_takes_a_job,
     "lost steps stay lost": lost_steps_stay_lost,
     "holds are kept": holds_are_kept,
-    "repeated steps are due never": repeated_steps_are_due_never,
-    "stamp without test": stamp_without_test,
+    "failed steps are not repeated": failed_steps_are_not_repeated,
+    "release keeps the job": release_keeps_the_job,
 }
