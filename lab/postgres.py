@@ -144,8 +144,19 @@ class Postgres:
         try:
             connection.autocommit = True
             with connection.cursor() as cursor:
-                copy = f' TEMPLATE "{template}"' if template else ""
+                # Copying the files of a small template takes half the time of the default, which logs each page.
+                copy = f' TEMPLATE "{template}" STRATEGY FILE_COPY' if template else ""
                 cursor.execute(f'CREATE DATABASE "{name}"{copy}')
+        finally:
+            connection.close()
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, and end the sessions that are still connected to it."""
+        connection = self._connect()
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
         finally:
             connection.close()
 
