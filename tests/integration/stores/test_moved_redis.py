@@ -12,12 +12,18 @@ import pytest
 import redis
 from kombu.exceptions import OperationalError
 
+from lab.bootstrap import LabPool
 from lab.redis import Redis
+from lab.system import Options, System, read_log
 from ostler.redis_clients import is_read_only, make_client
+from ostler.redis_users import RedisUser
 from ostler.secrets import Secret
 from ostler.task_names import REMATCH
 from ostler.wakes import Waker, wake_key
 from tests.waiting import eventually
+
+LABELS = ("self-hosted", "linux", "moved")
+USERS = {str(user) for user in RedisUser}
 
 
 class Name:
@@ -112,6 +118,53 @@ def test_script_of_a_client_runs_on_the_new_server(move: tuple[Name, Callable[[]
         eventually(lambda: works(lambda: script(keys=["b"])), "the script runs")
         with new.client() as seen:
             assert seen.get("b") == b"1"
+
+
+@pytest.mark.cluster  # a long story
+@pytest.mark.timeout(300)
+def test_every_process_follows_the_name_without_a_restart(tmp_path: Path) -> None:
+    new = Redis(tmp_path / "new")
+    name = Name(0)
+    options = Options(
+        pools=(LabPool("moved", LABELS, 4, cpu="1", memory="1Gi"),),
+        settings={"OSTLER_REDIS_URL": name.url},
+        real_pods=0,
+    )
+    system = System(tmp_path / "system", options, say=print, cluster="embedded")
+    old = system.redis
+    new.passwords = old.passwords
+    (tmp_path / "new" / "users.acl").write_text((tmp_path / "system" / "redis" / "users.acl").read_text())
+    new.start()
+    name.port = old.port
+
+    with system:
+        system.start_flower()
+        run_jobs(system, 4)
+        with old.client() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", str(new.port))
+        name.port = new.port
+        run_jobs(system, 8)
+        eventually(lambda: users_of(new) >= USERS, "every user has a connection to the new server")
+    name.close()
+    new.stop()
+
+
+def run_jobs(system: System, count: int) -> None:
+    """Run jobs until the lab's GitHub has completed `count` of them."""
+    system.wait_for_warm_pods(4, timeout=90)
+    job = {"repository": "acme/shop", "labels": list(LABELS), "duration_seconds": 0.2, "count": 4}
+    system.lab("POST", "/jobs", job)
+
+    def completed() -> int:
+        return sum(event["event"] == "job_completed" for event in read_log(system.github_log))
+
+    eventually(lambda: completed() == count, "the jobs are completed")
+
+
+def users_of(server: Redis) -> set[str]:
+    """Return the names of the users that are connected to a server."""
+    with server.client() as client:
+        return {each["user"] for each in client.client_list()}
 
 
 def test_answer_of_a_script_on_a_replica_is_read_only() -> None:
