@@ -62,7 +62,7 @@ test-cluster: $(STAMP) ## run the tests on a real control plane, with Helm and k
 		$(if $(filter tests,$(T)),$(ALL_TESTS)) $(T)
 
 test-slow: $(STAMP) ## run the tests that take minutes each, on a real control plane
-	@$(BIN)/pytest --cluster real -m "slow and not node"
+	@$(BIN)/pytest --cluster real -m "slow and not node" -n 2 --dist loadfile --durations 30 --durations-min 1
 
 test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file (about 80 minutes, and 20 more to build them once)
 	@command -v nft >/dev/null || { echo "make test-node needs the program nft: apt-get install nftables" >&2; exit 1; }
@@ -76,7 +76,7 @@ else
 endif
 
 test-seeds: $(STAMP) ## run the tests against every seeded bug
-	@$(BIN)/pytest --cluster real -m seeds
+	@$(BIN)/pytest --cluster real -m seeds -n 2 --dist loadfile
 
 mutants: $(STAMP) ## seed mistakes in changed modules of rules, at most 10 minutes: BASE=origin/main or FILES=rules/sweeps/nodes.py
 	@$(BIN)/python tests/mutants/of_rules.py --minutes $(or $(MINUTES),10) --base $(BASE) $(FILES)
