@@ -286,6 +286,13 @@ def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) 
     )
 
 
+def pool_object(db: Connection, pool_id: int) -> Row[Any] | None:
+    """Return `namespace`, `name` and `uid` of a pool, or None if the pool was deleted."""
+    return db.execute(
+        text("SELECT namespace, name, uid FROM pools WHERE id = :id AND deleted_at IS NULL"), {"id": pool_id}
+    ).one_or_none()
+
+
 def pool_name(db: Connection, pool_id: int) -> tuple[str, str, bool] | None:
     """Return the namespace and the name of a pool, and whether its runners have volumes.
 

@@ -25,6 +25,8 @@ for the kubelet.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 import structlog
@@ -32,8 +34,9 @@ import structlog
 from k8s_adapters.events import pod_of
 from k8s_adapters.pods import PodSeen, get_pod
 from k8s_adapters.runners import delete_runner
+from k8s_adapters.writes import recorded
 from models.claims import pod_ends, releases
-from models.pools import pod_rows
+from models.pools import pod_rows, pool_mirror
 from ostler import task_names
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
@@ -48,6 +51,7 @@ from tasks.claims.github import follow_owner, remove_runner
 from tasks.claims.pod_facts import pod_facts
 from tasks.claims.postpone import OUT_OF_REACH, longer, postpone, postpone_on_failure, postpone_until_token
 from tasks.worker.base import RETIRE, calls, task
+from tasks.worker.failing_calls import record_writes
 from tasks.worker.nodes import NodeNow, gone_now
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
@@ -66,8 +70,26 @@ def retire(*, claim_id: int, chain_no: int | None = None) -> None:
     work = rt.transaction(releases.begin_retire, claim_id, chain_no=chain_no, now=NOW)
     if work is not None:
         also_about(job=work.job_id, pod=work.pod_name, pod_uid=work.pod_uid)
-        with postpone_on_failure(rt, work):
+        with postpone_on_failure(rt, work), reported_to_pool(rt, work):
             carry_out(rt, work)
+
+
+@contextmanager
+def reported_to_pool(rt: Runtime, work: releases.ReleaseWork) -> Iterator[None]:
+    """Record the writes to the API server that fail in this block, so that the status of the pool shows lasting ones.
+
+    A success is not recorded. Two minutes after its last failure, the call is forgotten.
+    """
+    began = utcnow()
+    with recorded() as writes:
+        try:
+            yield
+        finally:
+            pool = rt.transaction(pool_mirror.pool_object, work.pool_id) if writes.has_failures else None
+            if pool is not None:
+                record_writes(
+                    rt, namespace=pool.namespace, pool=pool.name, uid=pool.uid, outcomes=writes.outcomes, began=began
+                )
 
 
 def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:

@@ -18,8 +18,8 @@ from ostler.reasons import words_of
 from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
 from tasks.pools import finalizers, pod_lists
 from tasks.pools.facts import pool_facts, problem_of
-from tasks.pools.failing_calls import record_writes
 from tasks.worker.base import HINT, SWEEP, calls, repeated, task
+from tasks.worker.failing_calls import record_writes
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
 

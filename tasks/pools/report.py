@@ -26,10 +26,10 @@ from rules.pools.pool_plan import share_of
 from rules.pools.pool_status import PoolNow, WaitingPods, status_of
 from rules.pools.volumes import Reclaim
 from tasks.claims.braking import update_brake
-from tasks.pools.failing_calls import record_writes
 from tasks.pools.plan import Planned
 from tasks.pools.runner_versions import outdated
 from tasks.worker.base import SWEEP_ROW, calls
+from tasks.worker.failing_calls import record_writes
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 

@@ -19,6 +19,7 @@ from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from rules.pools.failing_calls import REPEATED
 from rules.waiting import explain
+from tasks.claims.retire import retire
 from tasks.worker import base
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.embedded import WEBHOOK, answers, embedded, proxy
@@ -172,6 +173,26 @@ def test_each_write_of_the_reconciler_that_keeps_failing_is_named(
     proxy.clear()
     rounds(embedded, 2)
     assert the_pool(embedded).failing_calls is None
+
+
+def test_retirement_that_cannot_delete_its_pod_is_named(embedded: Stage, proxy: FaultProxy) -> None:
+    embedded.pool(replicas=1)
+    kept(embedded)
+    claim = embedded.retire_claim(min(embedded.pods()))
+    proxy.add(answers(500, INTERNAL, method="DELETE", path=".*/pods/[^/]+"))
+
+    for _ in range(REPEATED):
+        embedded.rows("UPDATE claims SET leased_until = NULL, due_at = now() WHERE id = :id", id=claim)
+        with pytest.raises(UpstreamError):
+            retire.run(claim_id=claim)
+    rounds(embedded, 1)
+
+    assert conditions(embedded)["Degraded"][1] == "FailedDelete"
+    assert conditions(embedded)["Degraded"][2].startswith("Calls to delete pods have failed since 20")
+    proxy.clear()
+    embedded.rows("UPDATE claims SET leased_until = NULL, due_at = now() WHERE id = :id", id=claim)
+    retire.run(claim_id=claim)
+    assert embedded.see(claim).ended_at is not None
 
 
 def test_lost_connection_is_named_without_a_text_of_the_server(embedded: Stage, proxy: FaultProxy) -> None:
