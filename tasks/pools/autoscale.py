@@ -28,6 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.events import pool_of
 from k8s_adapters.nodes import needs_of
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools, scale_pool
+from k8s_adapters.writes import recorded
 from models.claims import runner_failures
 from models.pools import scaling
 from models.pools.scaling import PoolRow, Trust
@@ -45,6 +46,7 @@ from rules.pools.scaling import Demand, Limits, Verdict
 from tasks.pools.facts import problem_of
 from tasks.pools.mirror_pools import mirror_pool
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
+from tasks.worker.failing_calls import record_writes
 from tasks.worker.nodes import listed_nodes
 from tasks.worker.runtime import Runtime, runtime
 
@@ -127,16 +129,22 @@ def scale(rt: Runtime, pools: Sequence[PoolSeen], *, unread: str | None) -> None
         if remaining() < RESERVE:
             log.info("autoscale.ran_out_of_time")
             return
-        try:
-            carry_out(rt, scaled)
-        except (UpstreamError, DBAPIError) as error:  # an error of one pool must not stop the others (L14)
-            telemetry.SCALINGS.labels("failed").inc()
-            log.warning(
-                "pool.scaling_failed",
-                namespace=scaled.pool.namespace,
-                pool=scaled.pool.name,
-                error=words_of(error),
-                detail=_detail(error),
+        began, pool = utcnow(), scaled.pool
+        with recorded() as writes:
+            try:
+                carry_out(rt, scaled)
+            except (UpstreamError, DBAPIError) as error:  # an error of one pool must not stop the others (L14)
+                telemetry.SCALINGS.labels("failed").inc()
+                log.warning(
+                    "pool.scaling_failed",
+                    namespace=pool.namespace,
+                    pool=pool.name,
+                    error=words_of(error),
+                    detail=_detail(error),
+                )
+        if writes.outcomes:
+            record_writes(
+                rt, namespace=pool.namespace, pool=pool.name, uid=pool.uid, outcomes=writes.outcomes, began=began
             )
 
 

@@ -20,6 +20,7 @@ from ostler.errors import Gone, UpstreamError
 from rules.pools.failing_calls import REPEATED
 from rules.waiting import explain
 from tasks.claims.retire import retire
+from tasks.pools.autoscale import autoscale
 from tasks.worker import base
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.embedded import WEBHOOK, answers, embedded, proxy
@@ -193,6 +194,23 @@ def test_retirement_that_cannot_delete_its_pod_is_named(embedded: Stage, proxy: 
     embedded.rows("UPDATE claims SET leased_until = NULL, due_at = now() WHERE id = :id", id=claim)
     retire.run(claim_id=claim)
     assert embedded.see(claim).ended_at is not None
+
+
+def test_scaling_that_keeps_failing_is_named_until_it_succeeds(embedded: Stage, proxy: FaultProxy) -> None:
+    embedded.pool(replicas=0, autoscaling={"enabled": True, "minWarm": 2, "maxReplicas": 5})
+    kept(embedded)
+    fault = answers(500, INTERNAL, method="PATCH", path=".*/runnerpools/small")
+    proxy.add(fault)
+
+    for _ in range(REPEATED):
+        autoscale.run()
+    rounds(embedded, 1)
+
+    assert conditions(embedded)["Degraded"][1] == "FailedUpdate"
+    assert INTERNAL in conditions(embedded)["Degraded"][2]
+    proxy.clear()
+    autoscale.run()
+    assert the_pool(embedded).failing_calls is None
 
 
 def test_lost_connection_is_named_without_a_text_of_the_server(embedded: Stage, proxy: FaultProxy) -> None:
