@@ -109,7 +109,7 @@ toxiproxy: $(STAMP) ## build toxiproxy for the slow tests of Redis and Postgres 
 helm: $(STAMP) ## build Helm for the tests of the chart (about two minutes, once)
 	@$(BIN)/ostler-lab helm
 
-kubectl: $(STAMP) ## build kubectl for the test of the docs (about a minute after the control plane, once)
+kubectl: $(STAMP) ## build kubectl for tests and the demo (about a minute after the control plane, once)
 	@$(BIN)/ostler-lab kubectl
 
 node: $(STAMP) ## build kubelet, scheduler, containerd, runc and the images of a real node (about ten minutes, once)

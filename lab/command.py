@@ -35,7 +35,7 @@ BUILT = {
         "Build kube-apiserver, kube-controller-manager and etcd (about five minutes, once).",
     ),
     "helm": ("lab.helm", "Build Helm for the tests of the chart, once."),
-    "kubectl": ("lab.kubectl", "Build kubectl for the test of the docs, once."),
+    "kubectl": ("lab.kubectl", "Build kubectl for tests and the demo, once."),
     "toxiproxy": ("lab.toxiproxy", "Build toxiproxy for the slow tests of Redis and Postgres, once."),
 }
 """Programs built from Go modules: the module whose `build` builds the program, and the line that `--help` shows."""

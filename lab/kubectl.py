@@ -1,4 +1,4 @@
-"""kubectl, for the test of the docs' commands and for the shell beside a demo on a real node.
+"""kubectl, for tests and for the shell beside a demo.
 
 kubectl is built once per machine.
 
