@@ -103,7 +103,7 @@ fmt: $(STAMP) ## format the code
 	@$(BIN)/ruff check --fix --exit-zero --quiet $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
 
-toxiproxy: $(STAMP) ## build toxiproxy for the slow tests of Redis and Postgres (half a minute, once)
+toxiproxy: $(STAMP) ## build toxiproxy for tests of dropped packets and of slow stores (half a minute, once)
 	@$(BIN)/ostler-lab toxiproxy
 
 helm: $(STAMP) ## build Helm for the tests of the chart (about two minutes, once)

@@ -1,14 +1,13 @@
 """Builds the lab's Go programs before the first test that needs one, with progress on the terminal.
 
-The programs are built once per machine, and only for `--cluster real` and the slow tests of the stores. Inside a test
-the build would be silent and would count in the time limit of that test.
+The programs are built once per machine, and only for `--cluster real`. Inside a test the build would be silent and
+would count in the time limit of that test.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from _pytest.capture import CaptureManager
@@ -17,27 +16,23 @@ from lab import control_plane_build, foreign, helm, kubectl, toxiproxy
 from lab.control_plane_build import ControlPlaneUnavailable, Say
 from lab.processes import StartError
 
-_STORES = Path(__file__).parent / "integration" / "stores"
-
 Build = Callable[[Say], object]
-_BUILDS: tuple[Build, ...] = (control_plane_build.binaries, helm.build, kubectl.build, foreign.definitions)
+_BUILDS: tuple[Build, ...] = (
+    control_plane_build.binaries,
+    helm.build,
+    kubectl.build,
+    foreign.definitions,
+    toxiproxy.build,
+)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Build what a run with a real control plane needs, before workers of pytest-xdist collect its tests."""
     if session.config.getoption("cluster") == "real" and "PYTEST_XDIST_WORKER" not in os.environ:
-        _build(session.config, _BUILDS)
+        _build(session.config)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build Toxiproxy for the collected tests of the stores."""
-    if "PYTEST_XDIST_WORKER" in os.environ or session.config.getoption("collectonly"):
-        return
-    if any(item.path.is_relative_to(_STORES) for item in session.items):
-        _build(session.config, [toxiproxy.build])
-
-
-def _build(config: pytest.Config, builds: Iterable[Build]) -> None:
+def _build(config: pytest.Config) -> None:
     """Build programs; one that cannot be built is left to the tests that need it, which fail with the cause."""
     capture: CaptureManager | None = config.pluginmanager.getplugin("capturemanager")
 
@@ -48,7 +43,7 @@ def _build(config: pytest.Config, builds: Iterable[Build]) -> None:
             with capture.global_and_fixture_disabled():
                 print(line, flush=True)  # noqa: T201  progress
 
-    for build in builds:
+    for build in _BUILDS:
         try:
             build(say)
         except (ControlPlaneUnavailable, StartError) as error:

@@ -37,7 +37,7 @@ QUIET = 6.0
 QUICK = frozenset(
     {"claim", "lease_stamp", "mint", "deliver", "begin_release", "end_completed", "end_retired", "job_requeue"}
 )
-"""Transitions whose kills `make test` shows; `make test-cluster` shows all of them."""
+"""Transitions whose kills after the commit `make test` shows; `make test-cluster` shows those of all transitions."""
 
 
 def marks_of(point: str) -> Sequence[pytest.MarkDecorator]:

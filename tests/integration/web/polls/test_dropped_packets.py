@@ -41,6 +41,7 @@ def poll(port: int, pod: Pod, *, patience: float) -> httpx.Response:
         return client.post(f"http://127.0.0.1:{port}/runners/v1/dispatch", headers=headers)
 
 
+@pytest.mark.cluster  # Toxiproxy is built from Go modules
 @pytest.mark.parametrize("dropped", ["before the commit", "after the commit"])
 def test_a_pod_gets_the_same_jit_again_when_its_answer_was_dropped(stage: Stage, tmp_path: Path, dropped: str) -> None:
     pod = stage.pod(stage.pool())
