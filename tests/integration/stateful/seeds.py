@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from models.claims import releases, steps
 from models.intake import binding_locks, bindings
-from models.tables import claim_leases
+from models.tables import claim_leases, transitions
 from ostler.errors import Busy, Retryable
 from rules.intake.bindings import ClaimView
 from tasks.claims import postpone
@@ -164,7 +164,7 @@ def failed_steps_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 def release_keeps_the_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
     """The end of a claim does not queue its job again."""
-    move_jobs = releases.move_jobs
+    move_jobs = transitions.move_jobs
 
     def forgetful(db: Connection, name: str, job_ids: Sequence[int], **rest: Any) -> Any:
         return 0 if name == "job_requeue" else move_jobs(db, name, job_ids, **rest)
