@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id: int, scope: str) -> None:
     """Record which versions of the runner the pools start, and ask GitHub when the support of one version ends.
 
-    GitHub is asked only about a version that it was not asked about within the last day. No other step depends on this
-    record. An error is logged, and a later list repeats the work.
+    GitHub is asked about a version again a day after its answer, or ten minutes after a question without an answer. No
+    other step depends on this record. An error is logged, and a later list repeats the work.
     """
     versions = {each.name: each.version for each in seen if each.version is not None}
     if not versions:
