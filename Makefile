@@ -54,7 +54,7 @@ chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 
 bench: $(STAMP) ## measure, and write docs/performance.md: SUBJECT=webhooks for one, else all (about 50 minutes)
 	@$(BIN)/python -m benchmarks $(SUBJECT)
 
-test: $(STAMP) ## run the tests that need nothing but PyPI: T=path for one file
+test: $(STAMP) ## run the tests that need nothing but PyPI, except long ones: T=path for one file
 	@$(BIN)/pytest $(if $(filter tests,$(T)),$(ALL_TESTS)) $(T)
 
 test-cluster: $(STAMP) ## run the tests on a real control plane, with Helm and kubectl, which it builds once: T=path for one file
