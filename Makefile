@@ -87,7 +87,7 @@ mutants-all: $(STAMP) ## seed mistakes in all of rules (up to an hour; goes on w
 mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (about an hour; goes on where it stopped): FILES= MINUTES=
 	@$(BIN)/python tests/mutants/of_sql.py --minutes $(or $(MINUTES),120) $(FILES)
 
-check: lint ## linters, types and unit tests: about two minutes once warm, needs no cluster
+check: lint ## linters, types and unit tests: about 90 seconds once warm, needs no cluster
 	@$(BIN)/pytest -n 4 --dist loadfile tests/unit
 
 lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, prose

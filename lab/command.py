@@ -36,7 +36,7 @@ BUILT = {
     ),
     "helm": ("lab.helm", "Build Helm for the tests of the chart, once."),
     "kubectl": ("lab.kubectl", "Build kubectl for tests and the demo, once."),
-    "toxiproxy": ("lab.toxiproxy", "Build toxiproxy for the slow tests of Redis and Postgres, once."),
+    "toxiproxy": ("lab.toxiproxy", "Build toxiproxy for tests of dropped packets and of slow stores, once."),
 }
 """Programs built from Go modules: the module whose `build` builds the program, and the line that `--help` shows."""
 

@@ -56,7 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     needing = [item for item in items if item.get_closest_marker("cluster")]
     if needing and len(needing) == len(items):
-        raise pytest.UsageError("these tests need a real control plane, Helm or kubectl: make test-cluster T=...")
+        raise pytest.UsageError(
+            "these tests need a real control plane, Helm or kubectl, or take long: make test-cluster T=..."
+        )
     config.hook.pytest_deselected(items=needing)
     items[:] = [item for item in items if not item.get_closest_marker("cluster")]
 

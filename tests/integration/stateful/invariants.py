@@ -129,7 +129,7 @@ class Laws:
 
 
 def _idle(claim: Any) -> bool:
-    """Whether a claim is that of a persistent runner that waits for its next job."""
+    """Return True if a claim is that of a persistent runner that waits for its next job."""
     return claim.purpose == "register" and claim.state in {"delivered", "executing"} and claim.online
 
 

@@ -177,7 +177,7 @@ class ClaimPath(RuleBasedStateMachine):
     worlds: ClassVar[list[World]] = []
     prepare: ClassVar[list[Callable[[World], None]]] = []
     holds = False
-    """Whether every law held so far: only then is there anything to learn from the end of the example."""
+    """True if every law held so far. The end of an example is judged only then."""
 
     @initialize(
         jobs=st.lists(st.tuples(st.sampled_from(sorted(ACCOUNTS)), st.sampled_from(LABELS)), min_size=1, max_size=5),
