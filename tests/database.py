@@ -67,7 +67,6 @@ def database(postgres: Postgres) -> Iterator[Database]:
     engine.dispose()
     yield Database(engine, url)
     engine.dispose()
-    postgres.drop_database(name)  # thousands of them would take a minute to delete at the end
 
 
 @pytest.fixture(scope="session")
