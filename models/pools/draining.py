@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from models.db.sql import text
+
+CREATED_WITHIN = timedelta(seconds=30)
+"""Time after which no creation of a Pod runs whose row was given up: a task has a deadline of 20 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainRow:
     """A pool whose object has a deletion timestamp and is not known to be gone.
 
-    `since` is the time of the deletion request. `open_rows` counts the Pod rows that are neither gone nor terminal.
+    `since` is the time of the deletion request. `open_rows` counts the Pod rows that are neither gone nor terminal, and
+    the given-up rows whose Pod another reconciler might still create.
     `recorded` contains the UIDs of the terminal Pods whose rows record their exit.
     """
 
@@ -27,10 +31,12 @@ class DrainRow:
     recorded: frozenset[str]
 
 
-def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> DrainRow | None:
+def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str], listed_at: datetime) -> DrainRow | None:
     """Return a draining pool with the number of its open Pod rows and the recorded exits of its Pods.
 
     `over` contains the UIDs of the Pods that a list showed as terminal. Recorded exits are read only for these Pods.
+    `listed_at` is the time at which this list began. A row that was given up less than `CREATED_WITHIN` before is open:
+    a reconciler that read the row earlier might create its Pod after the list.
     Return None if the pool is not draining, or if the pool's object is known to be gone.
     """
     row = (
@@ -38,10 +44,12 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str]) -> Drain
             text("""
             SELECT uid, namespace, name, draining_since AS since,
                    (SELECT count(*) FROM runner_pods r
-                    WHERE r.pool_id = p.id AND r.gone_at IS NULL AND r.terminal_at IS NULL) AS open_rows
+                    WHERE r.pool_id = p.id
+                      AND ((r.gone_at IS NULL AND r.terminal_at IS NULL)
+                           OR (r.uid IS NULL AND r.gone_at > :gone_after))) AS open_rows
             FROM pools p WHERE id = :id AND draining AND deleted_at IS NULL
         """),
-            {"id": pool_id},
+            {"id": pool_id, "gone_after": listed_at - CREATED_WITHIN},
         )
         .mappings()
         .one_or_none()

@@ -16,7 +16,7 @@ class DrainSeen:
 
     `alive` counts listed Pods that are not terminal. `unrecorded` counts listed terminal Pods whose exit is in no row.
     `open_rows` counts the rows of Pods that are not known to be gone or over. Rows of Pods that are still to be created
-    count too.
+    count too, as do given-up rows whose Pod might still be created.
     """
 
     alive: int

@@ -8,19 +8,17 @@ the pool's remaining Pods together with the object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import structlog
 
 from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.events import pool_of
-from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
 from models.pools import draining
 from ostler.errors import UpstreamError
 from ostler.halt import halt
 from ostler.reasons import meaning_of
 from rules.pools.draining import DrainSeen, judge_drain
+from tasks.pools.pod_lists import Listed
 from tasks.worker.base import SWEEP, SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
 
@@ -48,14 +46,15 @@ def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
     )
 
 
-def remove_finalizer_if_empty(rt: Runtime, pool_id: int, seen: Sequence[PodSeen]) -> None:
+def remove_finalizer_if_empty(rt: Runtime, pool_id: int, listed: Listed) -> None:
     """Remove the finalizer of a pool that is being deleted, if none of its Pods is left.
 
-    `seen`: the pool's Pods in a complete list that began after the deletion was requested. The pool's rows are read
+    `listed`: a complete list of the pool's Pods that began after the deletion was requested. The pool's rows are read
     after the list (law L8). The list and the rows must agree that no Pod of the pool is alive.
     """
+    seen = listed.own_pods
     over = [pod.uid for pod in seen if pod.is_terminal]
-    pool = rt.transaction(draining.draining_pool, pool_id, over=over)
+    pool = rt.transaction(draining.draining_pool, pool_id, over=over, listed_at=listed.began)
     if pool is None:
         return
     verdict = judge_drain(

@@ -84,7 +84,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
             if needs_recheck(rt, planned):
                 rt.waker.reconcile(pool_id, after=RECHECK_SECONDS)
             if not listed.shared and has_no_volumes_to_delete(planned):  # the list began after the deletion request
-                remove_finalizer_if_empty(rt, pool_id, listed.own_pods)
+                remove_finalizer_if_empty(rt, pool_id, listed)
         finally:
             record(rt, planned, writes)
 

@@ -15,7 +15,7 @@ from k8s_adapters.runners import create_runner
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from tests.integration.tasks.conftest import Stage, StubGitHub
-from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
+from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_creations, end_job, patch, seen, tick
 
 OTHER = "example.com/audit"
 
@@ -116,6 +116,34 @@ def test_a_pool_stays_while_a_row_says_that_a_pod_may_live(stage: Stage, monkeyp
     assert pool.has_finalizer
 
 
+def test_a_pool_stays_while_another_reconciler_may_still_create_a_pod_of_a_row_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.undo()
+        delete(stage)
+        drain(stage)  # by other workers, between the last look at the pool and the creation
+        (row,) = stage.rows("SELECT uid FROM runner_pods WHERE gone_at IS NOT NULL")
+        assert row.uid is None
+        return create_runner(*args, **kwargs)
+
+    monkeypatch.setattr("tasks.pools.create_pods.create_runner", create)
+    stage.pool(replicas=1)
+    tick(stage)
+
+    (pod,) = stage.pods().values()
+    assert not pod.terminating
+    pool = seen(stage)
+    assert pool is not None
+    assert pool.has_finalizer
+    drain(stage)
+    assert [row.end_reason for row in stage.rows("SELECT end_reason FROM claims WHERE purpose = 'retire'")] == [
+        "retired"
+    ]
+    assert stage.pods() == {}
+    assert seen(stage) is None
+
+
 def test_a_pool_whose_spec_went_bad_drains_like_any_other(stage: Stage) -> None:
     stage.pool(replicas=2)
     tick(stage)
@@ -173,6 +201,8 @@ def test_a_pod_that_was_being_made_when_its_pool_went_is_found_and_retired(
         tick(stage)
     (row,) = stage.rows("SELECT name, attempt_id FROM runner_pods")
     delete(stage)
+    drain(stage)
+    end_creations(stage)
     drain(stage)
     assert seen(stage) is None
 
