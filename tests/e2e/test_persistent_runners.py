@@ -22,6 +22,7 @@ from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
+from tests.accusations import accusations
 from tests.e2e.test_workloads import Fleet as FleetOfWorkloads
 from tests.e2e.test_workloads import faults
 from tests.halts import make_halts
@@ -200,6 +201,7 @@ def scale_and_roll(system: System, halts: Path, *, most: int, some: int, jobs: i
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log))
     assert verdict.problems == ()
     assert verdict.completed == verdict.jobs == verdict.executions == fleet.jobs
+    assert accusations(system) == []
 
 
 @pytest.mark.timeout(1800)

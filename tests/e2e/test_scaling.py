@@ -15,6 +15,7 @@ from lab.bootstrap import ACCOUNTS, LabPool
 from lab.system import Options, System, read_log
 from lab.timings import timings
 from lab.verdict import judge
+from tests.accusations import accusations
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -90,4 +91,5 @@ def test_added_workers_share_the_load_and_killed_workers_lose_and_double_nothing
     verdict = judge(read_log(system.github_log), read_log(system.kubelet_log), allow_leftover_runners=True)
     assert verdict.problems == ()
     assert verdict.completed == verdict.jobs == verdict.executions == JOBS
+    assert accusations(system) == []
     assert mints(system)[who(system, "worker-2")] > before, "it was the last one's to finish"

@@ -21,6 +21,7 @@ from lab.node.namespace import is_isolated
 from lab.system import NODE, Options, System, read_log
 from lab.timings import merged, timings
 from lab.verdict import judge
+from tests.accusations import accusations
 from tests.e2e.test_workloads import faults
 from tests.fleet import Fleet
 from tests.halts import kill_worker_at, make_halts
@@ -164,3 +165,4 @@ def test_all_four_kinds_of_runners_scale_and_roll_while_workers_die_and_calls_fa
     assert verdict.problems == ()
     assert verdict.completed == verdict.jobs == verdict.executions == len(pools.jobs)
     assert {pools.job(job)["conclusion"] for job in pools.jobs} == {"success"}
+    assert accusations(pools.system) == []
