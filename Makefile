@@ -78,10 +78,10 @@ endif
 test-seeds: $(STAMP) ## run the tests against every seeded bug
 	@$(BIN)/pytest --cluster real -m seeds -n 2 --dist loadfile
 
-mutants: $(STAMP) ## seed mistakes in changed modules of rules, at most 10 minutes: BASE=origin/main or FILES=rules/sweeps/nodes.py
+mutants: $(STAMP) ## seed mistakes in changed modules of rules and deploys, at most 10 minutes: BASE=origin/main or FILES=rules/sweeps/nodes.py
 	@$(BIN)/python tests/mutants/of_rules.py --minutes $(or $(MINUTES),10) --base $(BASE) $(FILES)
 
-mutants-all: $(STAMP) ## seed mistakes in all of rules (up to an hour; goes on where it stopped): MINUTES=60
+mutants-all: $(STAMP) ## seed mistakes in all of rules and deploys (up to an hour; goes on where it stopped): MINUTES=60
 	@$(BIN)/python tests/mutants/of_rules.py --all --minutes $(or $(MINUTES),180)
 
 mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (about an hour; goes on where it stopped): FILES= MINUTES=
