@@ -177,7 +177,7 @@ def watch() -> None:
 
 @app.command()
 def flower() -> None:
-    """Serve Flower, a read-only live view of workers and tasks that requires a login."""
+    """Serve Flower, a read-only live view of workers and tasks."""
     from ostler.settings import load_flower
 
     settings = load_flower()

@@ -34,7 +34,7 @@ Name = Annotated[str, typer.Argument(help="name of the pool, as `ostler pool lis
 
 
 def pause(name: Name, as_json: Json = False) -> None:
-    """Pause a pool. The reconciler then creates and retires none of its Pods, but warm Pods still serve jobs."""
+    """Pause a pool. The reconciler then creates no Pods and retires no Pods that work. Warm Pods still serve jobs."""
     _set_paused(name, paused=True, as_json=as_json)
 
 

@@ -49,7 +49,7 @@ def restore(
         report = run(Runtime(settings), dry=dry, anyway=anyway, emptied=emptied, say=typer.echo)
     except NotRestored as error:
         typer.echo(
-            f"ostler: the restore is not complete, and the rows that it locked stay locked: {error}. Run `ostler "
+            f"ostler: the restore is not complete, and all rows that it locked stay locked: {error}. Run `ostler "
             "restore` again.",
             err=True,
         )

@@ -35,6 +35,7 @@ The event `organization` would need a permission to read members. Ostler detects
 
 ENDPOINTS: Mapping[str, str] = {
     "mint": "runners",
+    "registration_token": "runners",
     "delete_runner": "runners",
     "list_runners": "runners",
     "list_runner_groups": "runners",

@@ -75,8 +75,8 @@ def bypasses(host: str, port: int, environment: Mapping[str, str]) -> bool:
     """Return whether `NO_PROXY` excludes a host from the use of a proxy.
 
     An entry of `NO_PROXY` is a host name, an IP address, a block of addresses such as 10.0.0.0/8, or `*` for every
-    host. A host name also covers all its subdomains, with or without a leading dot. `:port` at the end of an entry
-    limits the entry to that port.
+    host. A host name also covers all its subdomains, with or without a leading dot. `:port` at the end of a name or an
+    address limits the entry to that port.
     """
     _, value = _first(environment, NO_PROXY)
     return any(_names(entry.strip().lower(), host.lower(), port) for entry in value.split(","))

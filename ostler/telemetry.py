@@ -287,6 +287,7 @@ for _why in ("missing", "malformed", "unknown", "expired", "revoked"):
 _ENDPOINTS = (
     ("POST", re.compile(r"^/app/installations/\d+/access_tokens$"), "installation_token"),
     ("POST", re.compile(r"/actions/runners/generate-jitconfig$"), "mint"),
+    ("POST", re.compile(r"/actions/runners/registration-token$"), "registration_token"),
     ("DELETE", re.compile(r"/actions/runners/\d+$"), "delete_runner"),
     ("GET", re.compile(r"/actions/runners$"), "list_runners"),
     ("GET", re.compile(r"/actions/runner-groups$"), "list_runner_groups"),

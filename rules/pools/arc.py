@@ -269,8 +269,8 @@ def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
     for name in sorted(set(_DEFAULTS) - set(runner) - set(own)):
         if name != "dockerEnabled" or not has_daemon:
             made.asks(name, f"absent, so {_DEFAULTS[name]}; {_ADVICE[name]}")
-    for name in sorted(set(runner) - _READ - _POD_FIELDS - _CONTAINER_FIELDS):
-        if name in _NEEDLESS or (name == "dockerEnabled" and runner[name] is False):
+    for name in sorted((set(runner) | set(spec)) - _READ - _POD_FIELDS - _CONTAINER_FIELDS):
+        if name in _NEEDLESS or (name == "dockerEnabled" and runner.get(name) is False):
             made.became(name, "nothing: a pool needs no such field")
         else:
             made.asks(name, _ADVICE.get(name, NO_COUNTERPART))

@@ -112,6 +112,7 @@ def test_every_sweep_has_its_zeros_and_no_family_is_without_any() -> None:
         ("POST", "/app/installations/5/access_tokens", "installation_token"),
         ("POST", "/orgs/acme/actions/runners/generate-jitconfig", "mint"),
         ("POST", "/repos/acme/shop/actions/runners/generate-jitconfig", "mint"),
+        ("POST", "/orgs/acme/actions/runners/registration-token", "registration_token"),
         ("DELETE", "/orgs/acme/actions/runners/7", "delete_runner"),
         ("GET", "/orgs/acme/actions/runners?name=x&per_page=100", "list_runners"),
         ("GET", "/repos/acme/shop/actions/jobs/7", "get_job"),

@@ -81,6 +81,12 @@ def test_the_table_of_the_page_is_read_at_all() -> None:
     assert ("image", True) in rows("field of a runner")
 
 
+def test_fields_beside_the_template_get_a_note_too() -> None:
+    made = one(selector={}, minReadySeconds=5)
+    notes = {note.field: note.open for note in made.notes}
+    assert (notes["selector"], notes["minReadySeconds"]) == (False, True)
+
+
 def test_ephemeral_runners_get_no_scope_and_an_advice_about_accounts_and_forks() -> None:
     pool = one()
     assert pool.spec == {
