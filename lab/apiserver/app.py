@@ -212,6 +212,8 @@ class ApiServer:
             return _stored(stored, partial=partial)
         if request.method == "PATCH":
             return _stored(self.objects.change(*place, _edit(request, body)), partial=partial)
+        if request.method == "PUT":
+            return _stored(self.objects.replace(*place, _object(body)), partial=partial)
         if request.method != "DELETE":
             raise method_not_allowed()
         last = self.objects.delete(*place, _delete_options(request, body))

@@ -11,6 +11,7 @@ from lab.apiserver.creation import timestamp
 from lab.apiserver.kinds import BUILT_IN, DEFINITION, NAMESPACE, POD, SERVICE_ACCOUNT, Json, Kind, defined_by
 from lab.apiserver.refusals import (
     already_exists,
+    another_uid,
     bad_request,
     cause,
     invalid,
@@ -104,6 +105,14 @@ class Objects:
         stored = self.store.put(kind, new)
         self._register(stored)
         return stored
+
+    def replace(self, kind: Kind, namespace: str, name: str, body: Json) -> Stored:
+        """Store another content of an object, except for its status. Raises `Refused`."""
+        _check_type(kind, body)
+        there, uid = self.get(kind, namespace, name).uid, (body.get("metadata") or {}).get("uid")
+        if uid not in {None, there}:
+            raise another_uid(kind, namespace, name, wanted=uid, found=there)
+        return self.change(kind, namespace, name, lambda _: body)
 
     def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Assign a Pod to a node. Raises `Refused`."""

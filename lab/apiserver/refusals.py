@@ -71,6 +71,16 @@ def modified(kind: Kind, name: str) -> Refused:
     return conflict(kind.resource, _details(kind.group, kind.plural, name), name, why)
 
 
+def another_uid(kind: Kind, namespace: str, name: str, *, wanted: str, found: str) -> Refused:
+    """Return the error for a write whose object has another UID than the stored object."""
+    place = "/".join(part for part in ("/registry", kind.group, kind.plural, namespace, name) if part)
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
+    )
+    return conflict(kind.resource, _details(kind.group, kind.plural, name), name, why)
+
+
 def precondition_failed(kind: Kind, name: str, *, field: str, wanted: str, found: str) -> Refused:
     """Return the error for a deletion whose precondition does not match the object.
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
+from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
 from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.names import DRAIN_FINALIZER
 from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, pool_path
-from ostler.errors import Retryable
+from lab.control_plane import ClusterAccess
+from ostler.errors import Conflict, Gone, Retryable
 from tests.contract.k8s.transport import FaultyTransport
 
 Faulty = tuple[KubeClient, FaultyTransport]
@@ -70,7 +74,8 @@ def test_write_between_our_read_and_our_patch_is_preserved(
     client, faults = faulty
     if not holds:
         hold(client, pool)
-    faults.before("PATCH", lambda: write(admin, pool, [OTHER, *([] if holds else [DRAIN_FINALIZER])]))
+    write_to = "PATCH" if holds else "PUT"
+    faults.before(write_to, lambda: write(admin, pool, [OTHER, *([] if holds else [DRAIN_FINALIZER])]))
     assert hold(client, pool) if holds else let_go(client, pool)
     assert finalizers(admin, pool) == [OTHER, *([DRAIN_FINALIZER] if holds else [])]
 
@@ -119,6 +124,50 @@ def test_a_lost_reply_does_no_harm(admin: KubeClient, pool: PoolSeen, faulty: Fa
     faults.lose_reply("PATCH")
     assert hold(client, pool)
     delete_pool(admin, namespace=pool.namespace, name=pool.name)
-    faults.lose_reply("PATCH")
+    faults.lose_reply("PUT")
     let_go(client, pool)
     assert get_pool(admin, namespace=pool.namespace, name=pool.name) is None
+
+
+RECONCILERS = 5
+ROUNDS = 80
+SPEC = {"image": "runner:1", "runnerLabels": ["linux"]}
+
+
+def test_a_pool_that_is_made_again_outlives_every_late_removal_of_the_finalizer_of_the_old_one(
+    control_plane: ClusterAccess, admin: KubeClient, namespace: str
+) -> None:
+    clients = [make_client(kubeconfig=str(control_plane.kubeconfig)) for _ in range(RECONCILERS)]
+    lost = []
+    with ThreadPoolExecutor(RECONCILERS + 1) as threads:
+        for number in range(ROUNDS):
+            old = create_pool(admin, namespace=namespace, name=f"pool-{number}", spec=SPEC)
+            assert hold(admin, old)
+            delete_pool(admin, namespace=namespace, name=old.name)
+            together = Barrier(RECONCILERS + 1)
+            again = threads.submit(make_again, admin, old, together)
+            every = [threads.submit(let_go_with, client, old, together) for client in clients]
+            for each in every:
+                each.result(60)
+            made = again.result(60)
+            found = get_pool(admin, namespace=namespace, name=made.name)
+            if found is None or found.uid != made.uid:
+                lost.append(made.name)
+    for client in clients:
+        client.close()
+    assert lost == []
+
+
+def let_go_with(client: KubeClient, pool: PoolSeen, together: Barrier) -> None:
+    together.wait(60)
+    let_go(client, pool)
+
+
+def make_again(admin: KubeClient, pool: PoolSeen, together: Barrier) -> PoolSeen:
+    """Create a pool of this name as soon as the API server lets the old one go."""
+    together.wait(60)
+    while True:
+        try:
+            return create_pool(admin, namespace=pool.namespace, name=pool.name, spec=SPEC)
+        except (Conflict, Gone):
+            continue

@@ -436,6 +436,26 @@ def finalizers(it: Recorder) -> None:
 
 
 @probe
+def replacements(it: Recorder) -> None:
+    """Whole objects are written only if nobody else wrote them since they were read, and under their own UID."""
+    account(it)
+    pod(it)
+    pool(it, "w")
+    for path in ("pods/p", "pools/w"):
+        it.ask("PATCH", path, {"metadata": {"finalizers": ["ostler.dev/drain", "a.b/c"]}}, content_type=MERGE)
+        found = it.ask("GET", path)
+        it.ask("PUT", path, {**found, "metadata": {**found["metadata"], "uid": OTHER_UID}})
+        it.ask("PUT", path, {**found, "metadata": {**found["metadata"], "resourceVersion": "1"}})
+        it.ask("PUT", path, {**found, "metadata": {**found["metadata"], "finalizers": ["a.b/c"]}}, accept=PARTIAL)
+        it.ask("PUT", path, found)
+        it.ask("DELETE", path, query={"propagationPolicy": "Background"})
+        found = it.ask("GET", path)
+        it.ask("PUT", path, {**found, "metadata": {**found["metadata"], "finalizers": []}}, accept=PARTIAL)
+        it.ask("GET", path)
+        it.ask("PUT", path, found)
+
+
+@probe
 def statuses_of_pools(it: Recorder) -> None:
     """What a reconciler writes of a pool, what of that is not taken, and that nothing else can write it."""
     pool(it, "w")

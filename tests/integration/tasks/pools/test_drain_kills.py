@@ -161,7 +161,7 @@ def test_drain_killed_at_each_step_deletes_no_busy_pod_and_leaves_nothing(
         *(("delete_volumes.py", "detach.py") if more else ()),
     } <= steps
     assert any(
-        "before PATCH runnerpools" in step and step.startswith("finalizers.py:remove_finalizer_if_empty")
+        "before PUT runnerpools" in step and step.startswith("finalizers.py:remove_finalizer_if_empty")
         for step in killer.met
     )
     (busy,) = stage.rows("SELECT * FROM claims WHERE purpose = 'job'")
