@@ -87,34 +87,37 @@ def _run_here(arguments: argparse.Namespace, say: Callable[[str], None]) -> int:
     try:
         if arguments.cluster == "real":
             binaries(say)
-        ok, report = _play(arguments, folder, say)
+        ok, slow, report = _play(arguments, folder, say)
     except (ControlPlaneUnavailable, StartError, RuntimeError) as error:
         say(f"given up: {error}")
-        ok = False
+        ok = slow = False
     except KeyboardInterrupt:
         say("stopped; nothing is left running")
-        ok = False
+        ok = slow = False
     else:
         sys.stdout.write("".join(f"{line}\n" for line in report))
-    if ok and arguments.logs is None:
+    if ok and not slow and arguments.logs is None:
         shutil.rmtree(folder, ignore_errors=True)
     else:
         sys.stdout.write(f"the logs of this run are in {folder}\n")
     return 0 if ok else 1
 
 
-def _play(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> tuple[bool, list[str]]:
-    """Run the scenario. Return whether the result is clean, and the lines of its report."""
+def _play(arguments: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> tuple[bool, bool, list[str]]:
+    """Run the scenario. Return whether the result is clean, whether a stall was too long, and the lines of its report.
+
+    The logs of a run with a stall that was too long are kept, because they show its cause.
+    """
     jobs, seed, cluster = arguments.jobs, arguments.seed, arguments.cluster
     if arguments.scenario == "tenant":
         attacked = run_tenant(folder, jobs=jobs, honest=arguments.honest, seed=seed, cluster=cluster, say=say)
-        return attacked.ok, list(attacked.lines())
+        return attacked.ok, False, list(attacked.lines())
     if arguments.scenario == "fleets":
         endured = run_fleets(folder, jobs=jobs, seed=seed, cluster=cluster, say=say)
-        return endured.ok, list(endured.lines())
+        return endured.ok, False, list(endured.lines())
     plan = make_plan(seed=seed, jobs=jobs, real_nodes=cluster == NODE)
     struck = run_chaos(folder, plan, Scene(cluster=cluster), say=say)
-    return struck.ok, list(lines(struck))
+    return struck.ok, any(path.over for path in struck.stalled), list(lines(struck))
 
 
 if __name__ == "__main__":

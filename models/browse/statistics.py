@@ -9,8 +9,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from models.browse.fleet import PoolLine, pool_lines
 from models.claims import runner_failures
-from models.claims.matching import DISPATCHABLE, WEB_ALIVE
+from models.claims.matching import WEB_ALIVE
 from models.db import epochs
 from models.db.sql import text
 from models.pools import runner_versions, scaling
@@ -44,6 +45,7 @@ class Statistics:
     - `braked`: the pools whose runners never execute their jobs.
     - `versions`: the runner version of each pool.
     - `backoffs`: how many backoffs are still in force, by kind. A success ends a backoff.
+    - `pools`: the queue and the Pods of each pool.
     """
 
     jobs: Mapping[tuple[str, str | None], int]
@@ -63,24 +65,7 @@ class Statistics:
     braked: Sequence[runner_failures.Braked]
     versions: Sequence[runner_versions.PoolVersion]
     backoffs: Mapping[str, int]
-
-
-_OLDEST_DISPATCHABLE = text(f"""
-    WITH heads AS MATERIALIZED (
-        SELECT pool_id, account_id, min(queued_at) AS queued_at FROM jobs
-        WHERE {DISPATCHABLE} AND pool_id IS NOT NULL GROUP BY pool_id, account_id
-    ), used AS (
-        SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
-        FROM ({usage.used_pods()}) pods GROUP BY account_id
-    )
-    SELECT min(heads.queued_at) FROM heads
-    JOIN pools p ON p.id = heads.pool_id
-    JOIN accounts a ON a.id = heads.account_id
-    LEFT JOIN used u ON u.account_id = a.id
-    WHERE coalesce(u.count, 0) < a.budget_count
-      AND coalesce(u.vcpu, 0) + p.vcpu <= a.budget_vcpu
-      AND coalesce(u.memory, 0) + p.memory <= a.budget_memory
-""")
+    pools: Sequence[PoolLine] = ()
 
 
 def read(db: Connection, *, now: datetime) -> Statistics:
@@ -105,7 +90,8 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         """),
         {"now": now, "alive": now - WEB_ALIVE},
     ).scalar_one()
-    dispatchable: datetime | None = db.execute(_OLDEST_DISPATCHABLE).scalar()
+    pools = pool_lines(db)
+    dispatchable = min((each.oldest_dispatchable_at for each in pools if each.oldest_dispatchable_at), default=None)
     oldest = [row.oldest for row in jobs if row.state == "queued" and row.hold_reason is None]
     return Statistics(
         jobs={(row.state, row.hold_reason): row.jobs for row in jobs},
@@ -127,4 +113,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         braked=runner_failures.brakes(db),
         versions=runner_versions.read(db),
         backoffs=Counter(each.kind for each in backoffs.in_force(db, now=now)),
+        pools=pools,
     )

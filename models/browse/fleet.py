@@ -1,0 +1,152 @@
+"""The fleet at a glance: the queue and the Pods of each pool, and the use and the queue of each account.
+
+`ostler top`, the dashboard and the metrics show these rows. Pods are counted only by the reconciler, which stores the
+numbers in the status of the pool (`models.pools.pool_plans`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from models.claims.matching import DISPATCHABLE
+from models.db.sql import text
+from models.routing import usage
+from rules.pools.pod_states import PodState
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLine:
+    """A pool that is not deleted.
+
+    `queued` and `held` count queued jobs without and with a hold. `oldest_queued_at` is the queue time of the oldest
+    job without a hold, and `oldest_dispatchable_at` of the oldest of these jobs whose account has budget for one more
+    Pod of the pool. `pods` are the numbers that the reconciler counted at `counted_at`, or None before its first run.
+    `problem` is the message of the condition that makes the pool Degraded, or None.
+    """
+
+    id: int
+    namespace: str
+    name: str
+    replicas: int
+    paused: bool
+    draining: bool
+    queued: int
+    held: int
+    oldest_queued_at: datetime | None
+    oldest_dispatchable_at: datetime | None
+    pods: Mapping[PodState, int] | None
+    counted_at: datetime | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountLine:
+    """An account that has queued or running jobs, claims or Pods. Sizes are in millicores and MiB."""
+
+    id: int
+    login: str
+    weight: int
+    access: str
+    budget_count: int
+    budget_vcpu: int
+    budget_memory: int
+    used_count: int
+    used_vcpu: int
+    used_memory: int
+    queued: int
+    held: int
+    running: int
+    oldest_queued_at: datetime | None
+
+
+_POOLS = text(f"""
+    WITH heads AS MATERIALIZED (
+        SELECT pool_id, account_id, count(*) AS jobs, min(queued_at) AS queued_at FROM jobs
+        WHERE {DISPATCHABLE} AND pool_id IS NOT NULL GROUP BY pool_id, account_id
+    ), used AS (
+        SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
+        FROM ({usage.used_pods()}) pods GROUP BY account_id
+    ), queue AS (
+        SELECT heads.pool_id, sum(heads.jobs) AS jobs, min(heads.queued_at) AS queued_at,
+               min(heads.queued_at) FILTER (
+                   WHERE coalesce(u.count, 0) < a.budget_count
+                     AND coalesce(u.vcpu, 0) + p.vcpu <= a.budget_vcpu
+                     AND coalesce(u.memory, 0) + p.memory <= a.budget_memory) AS dispatchable_at
+        FROM heads JOIN pools p ON p.id = heads.pool_id JOIN accounts a ON a.id = heads.account_id
+        LEFT JOIN used u ON u.account_id = a.id GROUP BY heads.pool_id
+    ), held AS (
+        SELECT pool_id, count(*) AS jobs FROM jobs
+        WHERE state = 'queued' AND hold_reason IS NOT NULL AND pool_id IS NOT NULL GROUP BY pool_id
+    )
+    SELECT p.id, p.namespace, p.name, p.replicas, p.paused, p.draining,
+           coalesce(queue.jobs, 0) AS queued, coalesce(held.jobs, 0) AS held, queue.queued_at, queue.dispatchable_at,
+           p.status, greatest(p.status_at, p.status_checked_at) AS counted_at
+    FROM pools p LEFT JOIN queue ON queue.pool_id = p.id LEFT JOIN held ON held.pool_id = p.id
+    WHERE p.deleted_at IS NULL ORDER BY p.namespace, p.name
+""")
+
+_ACCOUNTS = text(f"""
+    WITH waiting AS (
+        SELECT account_id, count(*) FILTER (WHERE hold_reason IS NULL) AS queued,
+               count(*) FILTER (WHERE hold_reason IS NOT NULL) AS held,
+               min(queued_at) FILTER (WHERE hold_reason IS NULL) AS queued_at
+        FROM jobs WHERE state = 'queued' GROUP BY account_id
+    ), running AS (
+        SELECT account_id, count(*) AS jobs FROM jobs WHERE state = 'running' GROUP BY account_id
+    ), used AS (
+        SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
+        FROM ({usage.used_pods()}) pods GROUP BY account_id
+    )
+    SELECT a.id, a.login, a.weight, a.access, a.budget_count, a.budget_vcpu, a.budget_memory,
+           CAST(coalesce(u.count, 0) AS bigint) AS used_count, CAST(coalesce(u.vcpu, 0) AS bigint) AS used_vcpu,
+           CAST(coalesce(u.memory, 0) AS bigint) AS used_memory, coalesce(w.queued, 0) AS queued,
+           coalesce(w.held, 0) AS held, coalesce(r.jobs, 0) AS running, w.queued_at
+    FROM accounts a LEFT JOIN waiting w ON w.account_id = a.id LEFT JOIN running r ON r.account_id = a.id
+    LEFT JOIN used u ON u.account_id = a.id
+    WHERE (w.account_id IS NOT NULL OR r.account_id IS NOT NULL OR u.account_id IS NOT NULL)
+      AND (CAST(:accounts AS bigint[]) IS NULL OR a.id = ANY(CAST(:accounts AS bigint[])))
+    ORDER BY a.login
+""")
+
+
+def pool_lines(db: Connection) -> Sequence[PoolLine]:
+    """Return every pool that is not deleted, in the order of namespace and name."""
+    return [
+        PoolLine(
+            id=row.id,
+            namespace=row.namespace,
+            name=row.name,
+            replicas=row.replicas,
+            paused=row.paused,
+            draining=row.draining,
+            queued=int(row.queued),
+            held=row.held,
+            oldest_queued_at=row.queued_at,
+            oldest_dispatchable_at=row.dispatchable_at,
+            pods=None if row.status is None else {each: row.status.get(each, 0) for each in PodState},
+            counted_at=row.counted_at,
+            problem=_problem(row.status),
+        )
+        for row in db.execute(_POOLS)
+    ]
+
+
+def account_lines(db: Connection, *, accounts: Collection[int] | None = None) -> Sequence[AccountLine]:
+    """Return the accounts with jobs, claims or Pods, in the order of their logins.
+
+    If `accounts` is given, only these accounts are returned.
+    """
+    rows = db.execute(_ACCOUNTS, {"accounts": None if accounts is None else list(accounts)})
+    return [AccountLine(*row) for row in rows]
+
+
+def _problem(status: Mapping[str, object] | None) -> str | None:
+    conditions = (status or {}).get("conditions")
+    for each in conditions if isinstance(conditions, list) else ():
+        if each.get("type") == "Degraded" and each.get("status") == "True":
+            return str(each.get("message"))
+    return None

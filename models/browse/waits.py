@@ -1,0 +1,81 @@
+"""Time that jobs waited until a runner began to execute them, by pool, account, repository or time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import Connection
+
+from models.db.sql import text
+
+
+class By(StrEnum):
+    """Grouping of the waits. With `hour` and `day`, the name of a group is the begin of the hour or the day in UTC."""
+
+    ALL = "all"
+    POOL = "pool"
+    ACCOUNT = "account"
+    REPOSITORY = "repository"
+    HOUR = "hour"
+    DAY = "day"
+
+
+_NAMES = {
+    By.ALL: "''",
+    By.POOL: "coalesce(p.name, '-')",
+    By.ACCOUNT: "a.login",
+    By.REPOSITORY: "j.repository",
+    By.HOUR: "to_char(date_trunc('hour', e.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')",
+    By.DAY: "to_char(date_trunc('day', e.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Waits of the jobs of one group, in seconds from GitHub's `queued` to the begin of the execution."""
+
+    name: str
+    jobs: int
+    p50: float
+    p95: float
+    most: float
+    run_seconds: float
+    """Sum of the seconds for which these jobs were executed. A job that is executed now counts until now."""
+
+
+def waits(
+    db: Connection, *, since: datetime, until: datetime, by: By, accounts: Collection[int] | None = None
+) -> Sequence[Waits]:
+    """Return the waits of the jobs whose execution began in this span, in the order of the groups' names.
+
+    If `accounts` is given, only jobs of these accounts count. Jobs whose rows were pruned are missing.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT {_NAMES[by]} AS name, count(*) AS jobs,
+                   percentile_cont(0.5) WITHIN GROUP (ORDER BY waited) AS p50,
+                   percentile_cont(0.95) WITHIN GROUP (ORDER BY waited) AS p95, max(waited) AS most,
+                   CAST(sum(extract(epoch FROM least(coalesce(e.ended_at, :until), :until) - e.started_at)) AS float8)
+                       AS run_seconds
+            FROM (
+                SELECT id, pool_id, account_id, repository, queued_at FROM jobs
+                WHERE state = 'completed' AND completed_at >= :since
+                UNION ALL
+                SELECT id, pool_id, account_id, repository, queued_at FROM jobs WHERE state = 'running'
+            ) j
+            JOIN executions e ON e.job_id = j.id
+            JOIN accounts a ON a.id = j.account_id
+            LEFT JOIN pools p ON p.id = j.pool_id
+            CROSS JOIN LATERAL (
+                SELECT greatest(0, CAST(extract(epoch FROM e.started_at - j.queued_at) AS float8)) AS waited
+            ) w
+            WHERE e.started_at >= :since AND e.started_at < :until
+              AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
+            GROUP BY 1 ORDER BY 1
+        """),
+        {"since": since, "until": until, "accounts": None if accounts is None else list(accounts)},
+    )
+    return [Waits(*row) for row in rows]

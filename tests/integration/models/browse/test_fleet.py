@@ -1,0 +1,152 @@
+"""The fleet at a glance: what is queued, used and counted by pool and account, and how long jobs waited."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from models.browse.fleet import account_lines, pool_lines
+from models.browse.waits import By, waits
+from models.db.engine import transaction
+from rules.pools.pod_states import PodState
+from tests.database import Database
+from tests.rows import insert_pool, run_sql
+
+NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+
+class Rows:
+    """Rows that a test puts in place."""
+
+    def __init__(self, database: Database) -> None:
+        self.engine = database.engine
+        for number, login, count in ((7, "acme", 10), (8, "beta", 0)):
+            run_sql(
+                self.engine,
+                "INSERT INTO accounts VALUES (:id, :login, 1, :count, 80000, 81920, '[]', now())",
+                id=number,
+                login=login,
+                count=count,
+            )
+        self.pool = insert_pool(self.engine, "small", labels=["linux"], vcpu=2000, memory=4096, replicas=3)
+
+    def job(self, number: int, *, account: int = 7, state: str = "queued", after: int = 0, **columns: Any) -> None:
+        values = {
+            "id": number,
+            "account_id": account,
+            "repository": "acme/shop",
+            "scope": "orgs/acme",
+            "run_id": 1,
+            "run_attempt": 1,
+            "name": "build",
+            "labels": ["linux"],
+            "state": state,
+            "pool_id": self.pool,
+            "queued_at": NOON + after * MINUTE,
+            "changed_at": NOON,
+            **columns,
+        }
+        names = ", ".join(values)
+        places = ", ".join(f":{name}" for name in values)
+        run_sql(self.engine, f"INSERT INTO jobs ({names}) VALUES ({places})", **values)  # noqa: S608
+
+    def ran(self, number: int, *, waited: int, ran: int, account: int = 7, over: bool = True) -> None:
+        """A job that was queued at noon and executed after some minutes."""
+        started, ended = NOON + waited * MINUTE, NOON + (waited + ran) * MINUTE
+        done = {"state": "completed", "completed_at": ended} if over else {"state": "running"}
+        self.job(number, account=account, **done)
+        run_sql(
+            self.engine,
+            """
+            INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at, ended_at)
+            VALUES (:job, 'r', :account, 2000, 4096, :started, :ended)
+            """,
+            job=number,
+            account=account,
+            started=started,
+            ended=ended if over else None,
+        )
+
+
+@pytest.fixture
+def rows(database: Database) -> Rows:
+    return Rows(database)
+
+
+def test_pools_show_their_queue_and_the_numbers_of_the_reconciler(rows: Rows) -> None:
+    rows.job(1, account=8)
+    rows.job(2, after=1)
+    rows.job(3, after=2)
+    rows.job(4, hold_reason="backoff")
+    status = '{"warm": 2, "busy": 1, "conditions": [{"type": "Degraded", "status": "True", "message": "no image"}]}'
+    run_sql(rows.engine, "UPDATE pools SET status = CAST(:s AS jsonb), status_at = :at", s=status, at=NOON)
+    insert_pool(rows.engine, "gone", labels=["gone"], vcpu=1, memory=1, replicas=1)
+    run_sql(rows.engine, "UPDATE pools SET deleted_at = now() WHERE name = 'gone'")
+
+    (pool,) = transaction(rows.engine, pool_lines)
+
+    assert (pool.name, pool.queued, pool.held) == ("small", 3, 1)
+    assert pool.oldest_queued_at == NOON
+    assert pool.oldest_dispatchable_at == NOON + MINUTE  # the budget of the account of the oldest job is 0
+    assert pool.pods is not None
+    assert (pool.pods[PodState.WARM], pool.pods[PodState.BUSY], pool.pods[PodState.STARTING]) == (2, 1, 0)
+    assert (pool.counted_at, pool.problem) == (NOON, "no image")
+
+
+def test_pool_that_nobody_counted_yet_shows_no_pods(rows: Rows) -> None:
+    (pool,) = transaction(rows.engine, pool_lines)
+    assert (pool.pods, pool.counted_at, pool.queued, pool.oldest_dispatchable_at) == (None, None, 0, None)
+
+
+def test_accounts_show_their_queue_and_their_use_and_idle_accounts_are_left_out(rows: Rows) -> None:
+    rows.job(1, after=1)
+    rows.job(2, hold_reason="backoff")
+    rows.ran(3, waited=1, ran=1, over=False)
+
+    (account,) = transaction(rows.engine, account_lines)
+
+    assert (account.login, account.queued, account.held, account.running) == ("acme", 1, 1, 1)
+    assert account.oldest_queued_at == NOON + MINUTE
+    assert transaction(rows.engine, lambda db: account_lines(db, accounts=[8])) == []
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        (By.ALL, [""]),
+        (By.POOL, ["small"]),
+        (By.ACCOUNT, ["acme", "beta"]),
+        (By.REPOSITORY, ["acme/shop"]),
+        (By.HOUR, ["2026-11-28 12:00", "2026-11-28 13:00"]),
+        (By.DAY, ["2026-11-28"]),
+    ],
+)
+def test_waits_are_grouped(rows: Rows, by: By, names: list[str]) -> None:
+    rows.ran(1, waited=1, ran=2)
+    rows.ran(2, waited=61, ran=2, account=8)
+    found = transaction(rows.engine, lambda db: waits(db, since=NOON, until=NOON + 120 * MINUTE, by=by))
+    assert [each.name for each in found] == names
+    assert sum(each.jobs for each in found) == 2
+
+
+def test_waits_are_those_of_jobs_that_began_in_the_span(rows: Rows) -> None:
+    for number, waited in enumerate((1, 2, 3, 4)):
+        rows.ran(number, waited=waited, ran=10)
+    rows.ran(5, waited=5, ran=10, over=False)
+    rows.ran(6, waited=20, ran=1)  # after the span
+
+    (every,) = transaction(
+        rows.engine, lambda db: waits(db, since=NOON + 2 * MINUTE, until=NOON + 10 * MINUTE, by=By.ALL)
+    )
+
+    assert (every.jobs, every.p50, every.most) == (4, 210.0, 300.0)
+    assert every.run_seconds == 60.0 * (8 + 7 + 6 + 5)  # until the end of the span
+
+
+def test_waits_of_other_accounts_are_not_shown(rows: Rows) -> None:
+    rows.ran(1, waited=1, ran=2)
+    until = NOON + 120 * MINUTE
+    assert transaction(rows.engine, lambda db: waits(db, since=NOON, until=until, by=By.ALL, accounts=[8])) == []
