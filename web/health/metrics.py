@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -208,6 +209,7 @@ class Rows(Collector):
             0 if found.last_tick is None else found.last_tick.timestamp(),
         )
         yield from _coverage(found)
+        yield from _pools(found, now=utcnow())
         yield _scaling(found)
         yield _braked(found)
         yield _versions(found)
@@ -275,6 +277,31 @@ def _versions(found: Statistics) -> Metric:
         at = 0 if each.ends_at is None else each.ends_at.timestamp()
         ends.add_metric((each.namespace, each.pool, each.version), at)
     return ends
+
+
+def _pools(found: Statistics, *, now: datetime) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily(
+        "ostler_pool_jobs", "Queued jobs of a pool, without and with a hold", labels=("namespace", "pool", "state")
+    )
+    oldest = GaugeMetricFamily(
+        "ostler_pool_oldest_dispatchable_job_seconds",
+        "Age in seconds of the oldest queued job that is not held and fits its account's budget; 0 without one",
+        labels=("namespace", "pool"),
+    )
+    pods = GaugeMetricFamily(
+        "ostler_pool_pods",
+        "Pods of a pool that the reconciler counted last, by state",
+        labels=("namespace", "pool", "state"),
+    )
+    for each in found.pools:
+        place = (each.namespace, each.name)
+        jobs.add_metric((*place, "queued"), each.queued)
+        jobs.add_metric((*place, "held"), each.held)
+        since = each.oldest_dispatchable_at
+        oldest.add_metric(place, 0 if since is None else max(0.0, (now - since).total_seconds()))
+        for state, many in (each.pods or {}).items():
+            pods.add_metric((*place, state), many)
+    yield from (jobs, oldest, pods)
 
 
 def _scaling(found: Statistics) -> Metric:

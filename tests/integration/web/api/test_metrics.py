@@ -149,6 +149,31 @@ def test_oldest_dispatchable_job_fits_the_budget_in_every_measure(stage: Stage, 
     database.stop()
 
 
+def test_each_pool_shows_its_queue_and_the_pods_that_the_reconciler_counted(stage: Stage) -> None:
+    database = Database(stage.engine)
+    stage.account()
+    pool = stage.pool()
+    stage.pool("idle", labels=("idle",))
+    stage.job(1, pool_id=pool, queued_at=utcnow() - timedelta(seconds=90))
+    stage.job(2, pool_id=pool, hold_reason="backoff")
+    stage.execute(
+        "UPDATE pools SET status = CAST(:s AS jsonb), status_at = now() WHERE id = :id", s='{"warm": 2}', id=pool
+    )
+    try:
+        found = scrape(make(database))
+    finally:
+        database.stop()
+    place = 'namespace="runners",pool="small"'
+    assert found[f'ostler_pool_jobs{{{place},state="queued"}}'] == 1
+    assert found[f'ostler_pool_jobs{{{place},state="held"}}'] == 1
+    assert found[f'ostler_pool_pods{{{place},state="warm"}}'] == 2
+    assert found[f'ostler_pool_pods{{{place},state="busy"}}'] == 0
+    assert 90 <= found[f"ostler_pool_oldest_dispatchable_job_seconds{{{place}}}"] < 200
+    idle = 'namespace="runners",pool="idle"'
+    assert found[f"ostler_pool_oldest_dispatchable_job_seconds{{{idle}}}"] == 0
+    assert not [series for series in found if series.startswith("ostler_pool_pods") and idle in series]
+
+
 def test_an_autoscaled_pool_shows_what_its_replicas_were_decided_from(stage: Stage) -> None:
     stage.pool()
     told = '{"load": 3, "queue": 2, "usual": 4, "min_warm": 1, "max_replicas": 9, "why": "words"}'
