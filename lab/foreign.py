@@ -29,14 +29,16 @@ _GENERATOR = GoPrograms(
     takes="about half a minute",
 )
 _MONITORING = "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-_MONITORS = ("monitoring.coreos.com_servicemonitors.yaml", "monitoring.coreos.com_podmonitors.yaml")
+_MONITORS = tuple(
+    f"monitoring.coreos.com_{kind}.yaml" for kind in ("servicemonitors", "podmonitors", "prometheusrules")
+)
 _KEDA = "github.com/kedacore/keda/v2@v2.21.0"
 _KEDA_SUM = "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps="
 _KEDAS = ("keda.sh_scaledobjects.yaml", "keda.sh_triggerauthentications.yaml")
 
 
 def definitions(say: Say = quiet) -> list[Manifest]:
-    """Return the CustomResourceDefinitions of ServiceMonitor, PodMonitor, ScaledObject and TriggerAuthentication.
+    """Return the CustomResourceDefinitions of the Prometheus operator and of KEDA that the chart uses.
 
     Raises `StartError`.
     """

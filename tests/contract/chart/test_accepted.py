@@ -104,7 +104,7 @@ def test_beat_and_flower_have_no_token_and_each_process_an_identity_of_its_own(n
 
 def test_an_object_with_a_misspelt_field_is_refused(kinds: Kinds, namespace: str, runners: str) -> None:
     objects = rendered(MATRIX["everything"], namespace, runners)
-    for kind in ("Deployment", "ScaledObject", "PodMonitor"):
+    for kind in ("Deployment", "ScaledObject", "PodMonitor", "PrometheusRule"):
         each = next(each for each in objects if each["kind"] == kind)
         each["spec"]["replica"] = 2
         assert 'unknown field "spec.replica"' in refusal(Invalid, kinds, each)

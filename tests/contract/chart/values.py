@@ -32,7 +32,7 @@ MATRIX: dict[str, dict[str, Any]] = {
             "network": {"queues": ["github", "pools", "retire"], "threads": 15, "keda": {"enabled": True}},
         },
         "keda": KEDA,
-        "metrics": {"monitors": True, "labels": {"release": "prometheus"}},
+        "metrics": {"monitors": True, "rules": True, "labels": {"release": "prometheus"}},
         "podAnnotations": {"example.com/a": "b"},
         "podLabels": {"example.com/c": "d"},
         "nodeSelector": {"kubernetes.io/os": "linux"},
