@@ -14,6 +14,7 @@ from cli import (
     claims,
     doctor,
     gates,
+    grafana,
     hook,
     jobs,
     pods,
@@ -87,6 +88,7 @@ app.command()(claims.claims)
 app.command()(pods.pod)
 app.command()(sweeps.repairs)
 app.command()(gates.gates)
+app.command()(grafana.grafana)
 app.command()(doctor.doctor)
 app.command("check-deploy")(check_deploy.check_deploy)
 app.command("verify-deploy")(verify_deploy.verify_deploy)

@@ -1,4 +1,4 @@
-"""The alerts for Prometheus: each expression is valid, uses metrics and labels that exist, and the page explains it."""
+"""The alerts for Prometheus and the Grafana dashboard: their expressions are valid, and use what exists."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import promql_parser as promql
 import pytest
 import yaml
+
+from cli import grafana
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
@@ -36,22 +38,60 @@ def selectors(node: Any) -> Iterator[Any]:
             yield from selectors(each)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_uses_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
+def labels_of(expression: str) -> set[str]:
+    """Return the labels that the result of an expression has. Every metric and label in it must be on the page."""
     known = listed()
-    used = list(selectors(promql.parse(rule["expr"])))
+    used = list(selectors(promql.parse(expression)))
     assert used
     labels: set[str] = set()
     for each in used:
-        assert each.name in known, each.name
+        name = each.name.removesuffix("_bucket")
+        assert name in known, name
         matched = {matcher.name for matcher in each.matchers.matchers} - FROM_THE_QUERY
-        assert matched <= known[each.name]
-        labels |= known[each.name]
+        assert matched <= known[name]
+        labels |= known[name]
+    grouped = re.search(r"^[^(]*(?:\([^(]*)? by \(([^)]*)\)", expression)
+    kept = {label.strip() for label in grouped[1].split(",")} if grouped else set()
+    assert kept - {"le"} <= labels
+    return kept
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_uses_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
     shown = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
-    grouped = re.search(r" by \(([^)]*)\)", rule["expr"])
-    assert shown <= ({label.strip() for label in grouped[1].split(",")} if grouped else set())
-    assert shown <= labels
+    assert shown <= labels_of(rule["expr"])
     assert rule["labels"]["severity"] in {"warning", "critical"}
+
+
+PANELS = [panel for row in grafana.ROWS.values() for panel in row]
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
+def test_a_panel_uses_metrics_and_labels_that_exist(panel: grafana.Panel) -> None:
+    for legend, expression in panel.queries.items():
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= labels_of(expression)
+    assert panel.description.endswith(".")
+    assert panel.unit in {"s", "short"}
+
+
+def test_panels_of_the_dashboard_do_not_overlap_and_use_the_chosen_datasource() -> None:
+    panels = grafana.dashboard()["panels"]
+    places = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(places) == len(set(places))
+    assert max(x for x, _ in places) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels) == len(PANELS) + len(grafana.ROWS)
+    for panel in panels:
+        assert all(
+            each["datasource"] == grafana.DATASOURCE
+            for each in [panel, *panel.get("targets", [])]
+            if "datasource" in each
+        )
+        assert panel["type"] == "row" or panel["targets"]
 
 
 def test_the_page_explains_every_alert_and_no_other() -> None:
