@@ -73,6 +73,7 @@ def test_the_laws_hold_in_any_order(machine: type[ClaimPath], examples: int) -> 
     run_state_machine_as_test(machine, settings=profile(examples))
 
 
+@pytest.mark.timeout(1200)  # the search takes up to 4 minutes alone, and several times that beside other tests
 @pytest.mark.parametrize("seed", [_marked(name) for name in SEEDS])
 def test_a_seeded_bug_is_found(machine: type[ClaimPath], monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     machine.prepare = [SEEDS[seed](monkeypatch)]
