@@ -134,7 +134,7 @@ ROUNDS = 80
 SPEC = {"image": "runner:1", "runnerLabels": ["linux"]}
 
 
-def test_a_pool_that_is_made_again_outlives_every_late_removal_of_the_finalizer_of_the_old_one(
+def test_a_pool_made_again_outlives_late_removals_of_the_old_finalizer(
     control_plane: ClusterAccess, admin: KubeClient, namespace: str
 ) -> None:
     clients = [make_client(kubeconfig=str(control_plane.kubeconfig)) for _ in range(RECONCILERS)]

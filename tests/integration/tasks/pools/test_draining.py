@@ -116,7 +116,7 @@ def test_a_pool_stays_while_a_row_says_that_a_pod_may_live(stage: Stage, monkeyp
     assert pool.has_finalizer
 
 
-def test_a_pool_stays_while_another_reconciler_may_still_create_a_pod_of_a_row_given_up(
+def test_a_pool_stays_while_the_pod_of_a_given_up_row_might_come(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create(*args: Any, **kwargs: Any) -> Any:
