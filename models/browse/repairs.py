@@ -1,13 +1,16 @@
-"""Queries for the ledger of repairs, newest first."""
+"""Queries for the ledger of repairs: pages of repairs, newest first, and numbers of recent repairs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
+from models.db.sql import text
 from rules.sweeps.reaping import Repaired
 
 _COLUMNS = """
@@ -43,3 +46,14 @@ def list_repairs(db: Connection, wanted: RepairFilter, *, after: int | None = No
         "t.run_id = :value": wanted.run_id,
     }
     return read(db, _COLUMNS, table="repairs", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)
+
+
+def count_repairs(db: Connection, *, since: datetime) -> Sequence[Row[Any]]:
+    """Return how many repairs were made since a time, by sweep and outcome. Repairs of dry runs are not counted."""
+    return db.execute(
+        text("""
+            SELECT sweep, outcome, count(*) AS repairs FROM repairs
+            WHERE at >= :since AND NOT dry GROUP BY sweep, outcome ORDER BY sweep, outcome
+        """),
+        {"since": since},
+    ).all()

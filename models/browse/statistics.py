@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from models.browse.fleet import PoolLine, pool_lines
 from models.claims import runner_failures
@@ -68,6 +69,16 @@ class Statistics:
     pools: Sequence[PoolLine] = ()
 
 
+def live_claims(db: Connection) -> Sequence[Row[Any]]:
+    """Return the number of live claims and the time of their oldest last transition, by purpose and state."""
+    return db.execute(
+        text("""
+            SELECT purpose, state, count(*) AS claims, min(changed_at) AS oldest FROM claims
+            WHERE ended_at IS NULL GROUP BY purpose, state
+        """)
+    ).all()
+
+
 def read(db: Connection, *, now: datetime) -> Statistics:
     """Return the present numbers."""
     db.execute(text("SET LOCAL statement_timeout = 2000"))
@@ -77,12 +88,7 @@ def read(db: Connection, *, now: datetime) -> Statistics:
             WHERE state <> 'completed' GROUP BY state, hold_reason
         """)
     ).all()
-    claims = db.execute(
-        text("""
-            SELECT purpose, state, count(*) AS claims, min(changed_at) AS oldest FROM claims
-            WHERE ended_at IS NULL GROUP BY purpose, state
-        """)
-    ).all()
+    claims = live_claims(db)
     offered: int = db.execute(
         text("""
             SELECT count(*) FROM offers o JOIN web_instances w ON w.id = o.web_id AND w.beat_at > :alive
