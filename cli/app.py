@@ -23,6 +23,7 @@ from cli import (
     pools,
     restore,
     setup,
+    stats,
     sweeps,
     tokens,
     verify_deploy,
@@ -82,6 +83,7 @@ app.add_typer(sweeps.app, name="sweep")
 app.add_typer(setup.app, name="setup")
 app.add_typer(pools.app, name="pool")
 app.add_typer(hook.app, name="hook")
+app.command()(stats.stats)
 app.command()(jobs.jobs)
 app.command()(jobs.job)
 app.command()(claims.claims)

@@ -30,6 +30,8 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a tabl
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="maximum number of rows")]
 
 BIGGEST_ID = 2**63 - 1
+EXACT = 10
+"""Seconds below which a duration is shown with one decimal."""
 NOT_FOUND = 1
 """Exit status if no object has the given id or name, or if the request was refused."""
 MISTAKE = 2
@@ -135,7 +137,17 @@ def age(since: datetime | None, *, now: datetime) -> str:
     """Return the time from `since` to `now` in its two largest units, or `-` if `since` is None."""
     if since is None:
         return "-"
-    seconds = int(max(timedelta(), now - since).total_seconds())
+    return _units(int(max(timedelta(), now - since).total_seconds()))
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in its two largest units, below `EXACT` with one decimal, or `-` if it is None."""
+    if seconds is None:
+        return "-"
+    return f"{seconds:.1f}s" if seconds < EXACT else _units(int(seconds))
+
+
+def _units(seconds: int) -> str:
     for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if seconds >= size:
             return f"{seconds // size}{unit}{seconds % size // smaller}{smaller_unit}"

@@ -1,0 +1,89 @@
+"""`ostler stats`: how long jobs waited and ran, by pool, account, repository or time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from cli.output import Json, duration, print_json, query
+from cli.tables import Column, Kind, print_table
+from ostler.clock import utcnow
+
+if TYPE_CHECKING:
+    from models.browse.waits import Waits
+
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_DURATION = re.compile(r"([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?", re.ASCII)
+
+
+def stats(
+    since: Annotated[
+        str, typer.Option(metavar="AGE|TIME", help="begin of the span: an age such as 90m or 7d, or an ISO 8601 time")
+    ] = "24h",
+    until: Annotated[
+        str | None, typer.Option(metavar="AGE|TIME", help="end of the span; without this option, now")
+    ] = None,
+    by: Annotated[
+        Literal["pool", "account", "repository", "hour", "day"], typer.Option(help="how jobs are grouped")
+    ] = "pool",
+    as_json: Json = False,
+) -> None:
+    """Show how long jobs waited and ran. Jobs whose execution began in the span are counted.
+
+    Times without a zone, hours and days are in UTC. Jobs that were completed longer ago than OSTLER_KEEP_JOBS are
+    missing.
+    """
+    from models.browse.waits import By, waits
+
+    now = utcnow()
+    begin, end = _time(since, "--since", now=now), now if until is None else _time(until, "--until", now=now)
+    if begin >= end:
+        raise typer.BadParameter(f"--since ({begin:%Y-%m-%d %H:%M:%S} UTC) must be before the end of the span")
+    found = query(lambda db: waits(db, since=begin, until=end, by=By(by)))
+    if as_json:
+        print_json({"since": begin, "until": end, "by": by, "groups": [shown(each) for each in found]})
+        return
+    print_table(
+        (Column(by, Kind.NAME), "jobs", "p50", "p95", "longest wait", "runner minutes"),
+        (
+            (
+                each.name,
+                each.jobs,
+                duration(each.p50),
+                duration(each.p95),
+                duration(each.most),
+                f"{each.run_seconds / 60:.1f}",
+            )
+            for each in found
+        ),
+        empty=f"no job began to run between {begin:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC",
+    )
+
+
+def shown(waits: Waits) -> dict[str, Any]:
+    """Return waits as `--json` prints them."""
+    return {
+        "name": waits.name,
+        "jobs": waits.jobs,
+        "p50_seconds": waits.p50,
+        "p95_seconds": waits.p95,
+        "longest_seconds": waits.most,
+        "runner_minutes": waits.run_seconds / 60,
+    }
+
+
+def _time(given: str, option: str, *, now: datetime) -> datetime:
+    """Return the time that an option names. Raises BadParameter if it is neither an age nor a time."""
+    try:
+        if given and (found := _DURATION.fullmatch(given)):
+            parts = [part for part in found.groups() if part]
+            return now - timedelta(**{_UNITS[part[-1]]: int(part[:-1]) for part in parts})
+        at = datetime.fromisoformat(given)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{option}: found {given!r}; expected an age such as 90m, 24h or 7d, or a time such as 2026-11-29T14:00"
+        ) from None
