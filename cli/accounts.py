@@ -220,13 +220,14 @@ def _plain(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
         "login": row.login,
         "access": row.access,
         "weight": row.weight,
-        "budget": _amount(row.budget_count, row.budget_vcpu, row.budget_memory),
-        "usage": _amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
+        "budget": amount(row.budget_count, row.budget_vcpu, row.budget_memory),
+        "usage": amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
         "ending_pods": ending,
     }
 
 
-def _amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
+def amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
+    """Return an amount of millicores and MiB in the units of `--json`: vCPU and GiB."""
     return {"count": count, "vcpu": vcpu / 1000, "memory_gib": memory / 1024}
 
 

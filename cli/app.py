@@ -26,6 +26,7 @@ from cli import (
     stats,
     sweeps,
     tokens,
+    top,
     verify_deploy,
 )
 from cli.healthy import Process, problem_of
@@ -83,6 +84,7 @@ app.add_typer(sweeps.app, name="sweep")
 app.add_typer(setup.app, name="setup")
 app.add_typer(pools.app, name="pool")
 app.add_typer(hook.app, name="hook")
+app.command()(top.top)
 app.command()(stats.stats)
 app.command()(jobs.jobs)
 app.command()(jobs.job)
