@@ -248,7 +248,7 @@ class _Run:
     def _header(self, seconds: float) -> str:
         of = "" if self._jobs is None else f" of {self._jobs}"
         end = "" if self._jobs is not None else "   Ctrl-C ends it"
-        return f"{seconds:4.0f} s   sent {self._sent}{of} jobs{end}"
+        return f"{seconds:.0f} s   sent {self._sent}{of} jobs{end}"
 
 
 def _settle(system: System) -> None:

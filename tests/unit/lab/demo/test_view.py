@@ -12,12 +12,9 @@ from sqlalchemy import Engine
 
 from lab.demo import view
 from lab.demo.view import View
+from tests.unit.ostler.test_screen import account, fleet
 
-ACCOUNTS = [
-    SimpleNamespace(login=login, claims=3, budget=20, queued=1, claimed=2, running=3, done=done, p50=0.2, p99=p99)
-    for login, done, p99 in (("acme", 4, 0.9), ("globex", 12345, 12.6), ("marvin", 0, None))
-]
-POOLS = [SimpleNamespace(name=name, replicas=6, starting=0, warm=1, reserved=2, busy=3) for name in ("large", "small")]
+FLEET = fleet(accounts=[account(login) for login in ("acme", "globex", "marvin")])
 
 
 def job(name: str, *, to_jit: float | None, conclusion: str | None = None) -> Any:
@@ -36,7 +33,7 @@ def job(name: str, *, to_jit: float | None, conclusion: str | None = None) -> An
 def picture(monkeypatch: pytest.MonkeyPatch, jobs: list[Any], *, width: int, height: int) -> list[str]:
     """Return the lines of the picture on a screen of this size."""
     view = View(cast("Engine", None))
-    monkeypatch.setattr(view, "_read", lambda _now: (ACCOUNTS, POOLS, jobs))
+    monkeypatch.setattr(view, "_read", lambda: (FLEET, jobs))
     out = io.StringIO()
     size = ConsoleDimensions(width, height)
     Console(file=out, width=width, height=height).print(view.render(header="  1 s   sent 9 jobs", size=size))
@@ -53,10 +50,13 @@ def test_the_picture_fits_the_screen(width: int, height: int, monkeypatch: pytes
     assert "marvin" in "".join(lines)
 
 
-def test_a_screen_of_24_lines_shows_all_the_latest_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs = [job(f"job-{number}", to_jit=0.1) for number in range(view.LATEST)]
-    said = "\n".join(picture(monkeypatch, jobs, width=80, height=24))
-    assert all(f"job-{number}" in said for number in range(view.LATEST))
+@pytest.mark.parametrize(("height", "jobs"), [(16, 0), (24, 8), (26, view.LATEST)])
+def test_latest_jobs_get_the_lines_that_remain(height: int, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    latest = [job(f"job-{number}", to_jit=0.1) for number in range(view.LATEST)]
+    said = "\n".join(picture(monkeypatch, latest, width=80, height=height))
+    assert [f"job-{number}" in said for number in range(view.LATEST)] == [
+        number < jobs for number in range(view.LATEST)
+    ]
 
 
 def test_columns_stand_still_whatever_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +70,9 @@ def test_columns_stand_still_whatever_is_in_them(monkeypatch: pytest.MonkeyPatch
 def test_a_job_on_another_jobs_runner_is_said_to_be_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = picture(monkeypatch, [job("unit", to_jit=-0.5)], width=100, height=40)
     assert view.SWAPPED in lines[-1]
+
+
+def test_line_for_a_log_has_the_numbers_of_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = View(cast("Engine", None))
+    monkeypatch.setattr(view, "_read", lambda: (FLEET, []))
+    assert view.line() == "queued 21   held 3   running 9   warm Pods 6"
