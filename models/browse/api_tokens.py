@@ -60,13 +60,15 @@ class ApiToken(Base):
 class Holder:
     """The valid token of a caller.
 
-    `accounts` contains the ids of the accounts that the caller may see. None means all accounts.
+    `accounts` contains the ids of the accounts that the caller may see. None means all accounts. `key_id` is the public
+    part of the token.
     """
 
     id: int
     name: str
     scopes: frozenset[TokenScope]
     accounts: frozenset[int] | None = None
+    key_id: str = ""
 
 
 class Refused(StrEnum):
@@ -123,16 +125,35 @@ def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
     parts = _FORM.fullmatch(token.reveal())
     if parts is None:
         return Refused.MALFORMED
-    row = db.execute(
-        text("""
-            SELECT id, digest, name, scopes, accounts, expires_at, revoked_at, last_used_at FROM api_tokens
-            WHERE key_id = :key_id
-        """),
-        {"key_id": parts[1]},
-    ).one_or_none()
+    row = _row(db, parts[1])
     expected = _NO_DIGEST if row is None else bytes(row.digest)
     if not hmac.compare_digest(expected, _digest(parts[2])) or row is None:
         return Refused.UNKNOWN
+    return _admit(db, row, now=now)
+
+
+def verify_again(db: Connection, key_id: str, *, now: datetime) -> Holder | Refused:
+    """Return the holder of a token that `verify` accepted earlier, or the reason why the token is not valid any more.
+
+    `key_id` must come from a source that the caller trusts, because the secret part of the token is not compared. The
+    use of a valid token is recorded.
+    """
+    row = _row(db, key_id)
+    return Refused.UNKNOWN if row is None else _admit(db, row, now=now)
+
+
+def _row(db: Connection, key_id: str) -> Row[Any] | None:
+    return db.execute(
+        text("""
+            SELECT id, key_id, digest, name, scopes, accounts, expires_at, revoked_at, last_used_at FROM api_tokens
+            WHERE key_id = :key_id
+        """),
+        {"key_id": key_id},
+    ).one_or_none()
+
+
+def _admit(db: Connection, row: Row[Any], *, now: datetime) -> Holder | Refused:
+    """Return the holder of the token in `row` and record the use, or return the reason why the token is not valid."""
     if row.revoked_at is not None:
         return Refused.REVOKED
     if row.expires_at is not None and row.expires_at <= now:
@@ -150,6 +171,7 @@ def verify(db: Connection, token: Secret, *, now: datetime) -> Holder | Refused:
         row.name,
         frozenset(TokenScope(scope) for scope in row.scopes),
         accounts=None if row.accounts is None else frozenset(row.accounts),
+        key_id=row.key_id,
     )
 
 
