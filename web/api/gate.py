@@ -82,7 +82,7 @@ class Gate:
         inner_scope = {**scope, "method": "GET"} if scope["method"] == "HEAD" else dict(scope)
         if _path(scope) not in OPEN:
             inner_scope[HOLDER] = await self._admit(Request(scope))
-        body = await _read(Request(scope, receive))
+        body = await read_body(Request(scope, receive), largest=LARGEST_BODY)
         await self._inner(inner_scope, _replay(body, receive), reply)
 
     async def _admit(self, request: Request) -> Holder:
@@ -176,18 +176,22 @@ def _path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request, *, largest: int) -> bytes:
+    """Return the body of a request.
+
+    Raises Refusal (413) if the body has more than `largest` bytes, and Refusal (408) if it does not arrive in time.
+    """
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_WITHIN):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > LARGEST_BODY:  # counted, because Content-Length might be wrong
+                if len(body) > largest:  # counted, because Content-Length might be wrong
                     raise Refusal(
                         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                         "body-too-large",
                         "The body is too large",
-                        f"Send at most {LARGEST_BODY} bytes.",
+                        f"Send at most {largest} bytes.",
                         headers={"Connection": "close"},
                     )
     except TimeoutError:
