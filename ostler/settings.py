@@ -367,7 +367,10 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
     # Web
     web_host: str = Field(default="0.0.0.0", description="Network address that `ostler web` listens on")  # noqa: S104
     web_port: int = Field(
-        default=8080, ge=0, le=65535, description="Public port of `ostler web`, for webhooks and the REST API"
+        default=8080,
+        ge=0,
+        le=65535,
+        description="Public port of `ostler web`, for webhooks, the REST API and the dashboard",
     )
     web_polls_port: int = Field(
         default=8081,
@@ -417,6 +420,13 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         description=(
             "True if OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable this setting "
             "when no such Pod is left"
+        ),
+    )
+    web_ui: bool = Field(
+        default=True,
+        description=(
+            "True if OSTLER_WEB_PORT also serves the dashboard under `/ui`, for people with an API token. If this "
+            "setting is false, `/ui` answers 404"
         ),
     )
     intake_queue: int = Field(

@@ -39,6 +39,7 @@ from web.runners.handover import Handover
 from web.runners.listener import Listener
 from web.runners.offering import Offering
 from web.runners.polls import Polls
+from web.ui.app import mount_ui
 
 log = structlog.get_logger(__name__)
 _misdirected = RefusedLog(log, "web.path_requested_on_wrong_port")
@@ -212,6 +213,8 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
     app.add_route("/healthz", alive, methods=["GET"], include_in_schema=False)
     app.add_route("/readyz", ready, methods=["GET"], include_in_schema=False)
     app.add_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
+    if settings.web_ui:
+        mount_ui(app, settings, database=lambda: web().api_database)
     mount_api(app, build_api(settings, database=lambda: web().api_database, publisher=lambda: web().publisher))
     return app
 

@@ -2,7 +2,7 @@
 
 | port | setting | what is served | who should reach it |
 | --- | --- | --- | --- |
-| public | `OSTLER_WEB_PORT` | webhooks, API | GitHub, people |
+| public | `OSTLER_WEB_PORT` | webhooks, API, dashboard | GitHub, people |
 | polls | `OSTLER_WEB_POLLS_PORT` | the runners' polls | runner Pods that have no job yet |
 | polls by TLS | `OSTLER_WEB_POLLS_TLS_PORT` | the same polls, if a certificate is set | the same Pods |
 | private | `OSTLER_WEB_PRIVATE_PORT` | metrics, health | Prometheus, the kubelet |

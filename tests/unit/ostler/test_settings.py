@@ -191,7 +191,7 @@ def test_everything_that_is_missing_or_malformed_is_named_at_once(monkeypatch: p
         "OSTLER_WEBHOOK_SECRETS",
         "OSTLER_WEB_PORT",
     ]
-    port = "Public port of `ostler web`, for webhooks and the REST API"
+    port = "Public port of `ostler web`, for webhooks, the REST API and the dashboard"
     assert f"OSTLER_WEB_PORT: found 'no'; must be a whole number; {port}" in lines
 
 

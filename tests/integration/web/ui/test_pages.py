@@ -1,0 +1,437 @@
+"""Pages of the dashboard: their content, the rights that they need, and the headers of every answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from models.browse import api_tokens
+from models.db import epochs
+from ostler.clock import utcnow
+from rules.token_scopes import TokenScope
+from tests.database import Database
+from tests.integration.web.api.conftest import Client, make_settings
+from tests.integration.web.ui.conftest import OWN, Dashboard
+from web.app import build_app
+from web.ui import pages
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+}
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\u2066txt.exe\x07"
+
+
+class Parsed(HTMLParser):
+    """The elements and the texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data.split()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    def values(self, attribute: str) -> list[str]:
+        return [found for _, each in self.elements if (found := each.get(attribute)) is not None]
+
+
+def text_of(dashboard: Dashboard, path: str = "/ui/", **how: Any) -> str:
+    answer = dashboard.see(path, **how)
+    assert answer.status_code == 200, answer.text
+    return Parsed(answer.text).text
+
+
+def status(**numbers: Any) -> str:
+    return json.dumps({"conditions": [], **numbers})
+
+
+def ready(dashboard: Dashboard, name: str = "small", **numbers: Any) -> int:
+    """Insert a pool whose Pods were counted just now."""
+    pool_id = dashboard.pool(name)
+    dashboard.execute(
+        "UPDATE pools SET status = CAST(:status AS jsonb), status_at = now(), status_checked_at = now() WHERE id = :id",
+        status=status(**numbers),
+        id=pool_id,
+    )
+    return pool_id
+
+
+def confirm(dashboard: Dashboard) -> None:
+    """Let Postgres be confirmed as new as the cluster."""
+    with dashboard.engine.begin() as db:
+        seen = epochs.read(db, now=utcnow())
+        epochs.confirm(db, seen.epoch, trusted_for=timedelta(hours=1), now=utcnow())
+
+
+PATHS = (
+    "/ui/",
+    "/ui/jobs",
+    "/ui/jobs/100",
+    "/ui/repairs",
+    "/ui/login",
+    "/ui/jobs/1",
+    "/ui/nothing",
+    "/ui/jobs?limit=x",
+)
+
+
+def test_every_answer_has_the_headers(dashboard: Dashboard) -> None:
+    dashboard.account()
+    dashboard.job(100)
+    answers = [dashboard.see(path) for path in PATHS]
+    answers += [dashboard.see(cookie=""), dashboard.send_login("bad"), dashboard.send_login(dashboard.reader)]
+    answers += [dashboard.call("POST", "/ui/logout"), dashboard.call("POST", "/ui/logout", headers=OWN)]
+    for answer in answers:
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        assert answer.headers["cache-control"] == "no-store"
+    for path in ("/ui/static/ui.css", "/ui/static/htmx.min.js"):
+        answer = dashboard.see(path, cookie="")
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+
+
+def test_pages_have_no_inline_code_and_load_nothing_from_other_hosts(dashboard: Dashboard) -> None:
+    ready(dashboard, warm=2, busy=1)
+    dashboard.account()
+    dashboard.job(100)
+    for path in PATHS:
+        page = Parsed(dashboard.see(path).text)
+        names = {name for _, each in page.elements for name in each}
+        assert not {name for name in names if name.startswith("on") or name in {"style", "hx-on", "hx-vals"}}, path
+        assert not {tag for tag, _ in page.elements} & {"style", "iframe", "object", "base"}, path
+        assert all(each.get("src") for tag, each in page.elements if tag == "script"), path
+        for loaded in (*page.values("src"), *page.values("hx-get"), *page.values("action")):
+            assert loaded.startswith("/ui/"), (path, loaded)
+        assert len(page.values("id")) == len(set(page.values("id"))), path
+
+
+def test_pages_can_be_read_without_sight(dashboard: Dashboard) -> None:
+    ready(dashboard, warm=2)
+    dashboard.account()
+    dashboard.job(100)
+    for path in PATHS:
+        page = Parsed(dashboard.see(path).text)
+        tags = [tag for tag, _ in page.elements]
+        assert ("html", {"lang": "en"}) in page.elements
+        assert tags.count("h1") == tags.count("main") == tags.count("title") == 1, path
+        assert tags.count("table") == tags.count("caption"), path
+        assert all(each.get("scope") for tag, each in page.elements if tag == "th"), path
+        labelled = set(page.values("aria-labelledby")) | set(page.values("for"))
+        assert labelled <= set(page.values("id")), path
+        assert "#main" in page.values("href"), path
+
+
+def test_empty_installation_says_what_is_missing(dashboard: Dashboard) -> None:
+    confirm(dashboard)
+    shown = text_of(dashboard)
+    assert "No problem detected." in shown
+    assert "There is no pool yet." in shown
+    assert "No account has queued or running jobs" in shown
+    assert "No job began within the last hour." in shown
+    assert "No job matches these filters." in text_of(dashboard, "/ui/jobs")
+    assert "No sweep has repaired anything yet." in text_of(dashboard, "/ui/repairs")
+
+
+def test_overview_shows_queue_pods_and_budgets(dashboard: Dashboard) -> None:
+    pool_id = ready(dashboard, starting=1, warm=2, reserved=3, busy=4, ending=5)
+    dashboard.account(7, "acme", count=9)
+    dashboard.job(100, pool_id=pool_id, queued_at=utcnow() - timedelta(seconds=3700))
+    dashboard.job(101, pool_id=pool_id)
+    shown = text_of(dashboard)
+    assert "small runners 2 1 h 1 min 0 3 1 starting 2 warm 3 reserved 4 busy 5 other: 5 ending" in shown
+    assert "acme allowed" not in shown
+    assert "2 1 h 1 min 0 0 0 of 9 Pods 0 of 80 vCPU 0 of 80 GiB" in shown
+
+
+def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None:
+    confirm(dashboard)
+    degraded = {"type": "Degraded", "status": "True", "reason": "PodsDoNotStart", "message": "no node has room"}
+    pool_id = ready(dashboard, conditions=[degraded])
+    dashboard.pool("never-counted", labels=("other",))
+    dashboard.account()
+    dashboard.job(100, pool_id=pool_id, hold_reason="set_aside", hold_detail="x")
+    dashboard.execute("INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '31 of 34 calls failed')")
+    page = Parsed(dashboard.see().text)
+    for each in (
+        "The gate of github is closed",
+        "31 of 34 calls failed",
+        "Pool small is degraded no node has room",
+        "The numbers of pool never-counted are old",
+        "1 queued job is held",
+    ):
+        assert each in page.text
+    assert page.text.index("Attention") < page.text.index("The gate of github") < page.text.index("Pools Queue")
+    assert {f"#pool-{pool_id}", "/ui/jobs?held=true"} <= set(page.values("href"))
+    assert f"pool-{pool_id}" in page.values("id")
+    dashboard.execute("UPDATE epochs SET older_since = now(), why = 'restored'")
+    assert "Postgres might be older than the cluster" in text_of(dashboard)
+
+
+def test_overview_shows_waits_of_the_last_hour_by_pool(dashboard: Dashboard) -> None:
+    pool_id = ready(dashboard)
+    dashboard.account()
+    began = utcnow() - timedelta(minutes=5)
+    dashboard.job(100, pool_id=pool_id, state="running", queued_at=began - timedelta(seconds=90), started_at=began)
+    dashboard.execute(
+        "INSERT INTO executions (runner_name, account_id, job_id, vcpu, memory, started_at) "
+        "VALUES ('r', 7, 100, 1, 1, :at)",
+        at=began,
+    )
+    assert "small 1 1 min 30 s 1 min 30 s 1 min 30 s all jobs 1" in text_of(dashboard)
+
+
+def test_live_part_of_a_page_asks_for_the_same_page(dashboard: Dashboard) -> None:
+    page = Parsed(dashboard.see("/ui/jobs?state=queued&repository=a%2Fb").text)
+    (live,) = (each for _, each in page.elements if "hx-get" in each)
+    assert live == {
+        "id": "live",
+        "hx-get": "/ui/jobs?state=queued&repository=a%2Fb",
+        "hx-trigger": "every 2s",
+        "hx-select": "#live",
+        "hx-swap": "outerHTML",
+    }
+    (config,) = (each["content"] for _, each in page.elements if each.get("name") == "htmx-config")
+    settings = json.loads(config or "")
+    assert (settings["allowEval"], settings["includeIndicatorStyles"]) == (False, False)
+
+
+def test_refresh_can_be_stopped_and_continued(dashboard: Dashboard) -> None:
+    dashboard.account()
+    dashboard.job(100)
+    for path in ("/ui/", "/ui/jobs", "/ui/jobs?state=queued", "/ui/jobs/100"):
+        live = Parsed(dashboard.see(path).text)
+        (switch,) = (each["href"] for _, each in live.elements if each.get("id") == "switch")
+        assert switch is not None
+        stopped = Parsed(dashboard.see(switch).text)
+        assert (live.values("hx-get"), stopped.values("hx-get")) == ([path], []), path
+        assert path in stopped.values("href")
+
+
+def test_error_of_a_refresh_replaces_the_content(dashboard: Dashboard) -> None:
+    answer = dashboard.see("/ui/jobs/1", headers={"HX-Request": "true"})
+    assert (answer.status_code, "There is no job with this id" in answer.text) == (200, True)
+    assert "live" in Parsed(answer.text).values("id")
+
+
+def test_jobs_are_filtered(dashboard: Dashboard) -> None:
+    small, large = dashboard.pool("small"), dashboard.pool("large", labels=("large",))
+    dashboard.account(7, "acme")
+    dashboard.account(8, "globex")
+    dashboard.job(100, pool_id=small)
+    dashboard.job(101, pool_id=large, state="claimed")
+    dashboard.job(102, pool_id=small, account_id=8, repository="globex/app")
+    dashboard.job(103, hold_reason="no_pool", hold_detail="x")
+
+    def found(query: str) -> list[int]:
+        page = dashboard.see(f"/ui/jobs?{query}").text
+        return [int(each) for each in re.findall(r'href="/ui/jobs/(\d+)"', page)]
+
+    assert found("") == found("state=&account_id=&pool_id=&repository=&held=") == [103, 102, 101, 100]
+    assert found("state=claimed") == [101]
+    assert found("account_id=8") == found("repository=globex%2Fapp") == [102]
+    assert found(f"pool_id={small}&state=queued") == [102, 100]
+    assert found("held=true") == [103]
+    assert found("pool_id=999&account_id=999") == []
+    page = Parsed(dashboard.see(f"/ui/jobs?state=queued&pool_id={small}").text)
+    assert [
+        each["value"] for tag, each in page.elements if tag == "option" and "selected" in each and "value" in each
+    ] == [str(small)]
+
+
+def test_jobs_have_pages_that_repeat_the_filters(dashboard: Dashboard) -> None:
+    dashboard.account()
+    for number in range(1, 6):
+        dashboard.job(number)
+    seen, path = [], "/ui/jobs?state=queued&limit=2"
+    for _ in range(3):
+        page = dashboard.see(path).text
+        seen.append([int(each) for each in re.findall(r'href="/ui/jobs/(\d+)"', page)])
+        following = [each for each in Parsed(page).values("href") if each.startswith("?")]
+        path = "/ui/jobs" + following[0] if following else ""
+    assert seen == [[5, 4], [3, 2], [1]]
+    assert path == ""
+
+
+@pytest.mark.parametrize(
+    "query", ["state=x", "account_id=0", "limit=1000", "cursor=abc", "nothing=1", "repository=%00"]
+)
+def test_wrong_filter_is_named_and_not_repeated(dashboard: Dashboard, query: str) -> None:
+    answer = dashboard.see(f"/ui/jobs?{query}")
+    assert answer.status_code == 422
+    assert query.partition("=")[0] in Parsed(answer.text).text.lower()
+
+
+def test_job_shows_its_reason_its_time_and_its_events(dashboard: Dashboard) -> None:
+    pool_id = dashboard.pool()
+    dashboard.account(count=0)
+    dashboard.job(
+        100, pool_id=pool_id, hold_reason="budget_zero", hold_detail="x", queued_at=utcnow() - timedelta(hours=2)
+    )
+    dashboard.execute(
+        "INSERT INTO job_events (job_id, at, transition, to_state, who, why) "
+        "VALUES (100, now() - interval '2 hours', 'job_add', 'queued', 'webhook', 'a reason')"
+    )
+    page = Parsed(dashboard.see("/ui/jobs/100").text)
+    assert "The budget of account acme allows no job at all." in page.text
+    assert "What to do: Raise the budget" in page.text
+    assert "queued for 2 h until now" in page.text
+    assert "webhook a reason" in page.text
+    assert "The job has had no claim." in page.text
+    assert "https://github.com/acme/shop/actions/runs/1/job/100" in page.values("href")
+    assert [each["class"] for tag, each in page.elements if tag == "rect"] == ["queued"]
+
+
+@pytest.mark.parametrize("job", ["1", "0", "-1", "x", "9" * 19, "9" * 5000, "%D9%A1", "1/", "%0A"])
+def test_job_that_does_not_exist_is_not_found(dashboard: Dashboard, job: str) -> None:
+    assert dashboard.see(f"/ui/jobs/{job}").status_code == 404
+
+
+def test_hostile_names_are_shown_as_text(dashboard: Dashboard) -> None:
+    dashboard.account(7, "acme")
+    pool_id = dashboard.pool()
+    dashboard.job(
+        100,
+        pool_id=pool_id,
+        name=HOSTILE,
+        workflow_name=HOSTILE,
+        head_branch=HOSTILE,
+        labels=[HOSTILE],
+        repository=f"acme/{HOSTILE}",
+        hold_reason="set_aside",
+        hold_detail=HOSTILE,
+    )
+    dashboard.execute("UPDATE accounts SET login = :name", name=HOSTILE)
+    for path in ("/ui/", "/ui/jobs", "/ui/jobs/100"):
+        answer = dashboard.see(path).text
+        page = Parsed(answer)
+        assert [each.get("src") for tag, each in page.elements if tag in {"script", "img"}] == page.values("src")
+        assert all(each.startswith("/ui/static/") for each in page.values("src"))
+        assert not re.search("[\u202e\u2066\x07]", answer), path
+        assert "alert(1)" in page.text, path
+
+
+def test_long_names_are_cut(dashboard: Dashboard) -> None:
+    dashboard.account()
+    dashboard.job(100, name="n" * 10_000, workflow_name="w" * 10_000, head_branch="b" * 10_000, labels=["l" * 10_000])
+    for path in ("/ui/jobs", "/ui/jobs/100"):
+        page = dashboard.see(path).text
+        assert max(len(each) for each in re.findall(r"[nwbl]{20,}", page)) <= 400
+        assert "n…" in page
+
+
+class TestLimitedToken:
+    """A reader whose token is limited to one of two accounts."""
+
+    @pytest.fixture
+    def reader(self, dashboard: Dashboard) -> str:
+        pool_id = ready(dashboard)
+        dashboard.account(7, "acme")
+        dashboard.account(8, "globex")
+        dashboard.job(100, pool_id=pool_id)
+        dashboard.job(200, pool_id=pool_id, account_id=8, repository="globex/app")
+        return dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[7]))
+
+    def test_overview_shows_only_the_accounts_of_the_token(self, dashboard: Dashboard, reader: str) -> None:
+        shown = text_of(dashboard, cookie=reader)
+        assert "Overview of your accounts" in shown
+        assert ("acme" in shown, "globex" in shown, "small" in shown) == (True, False, False)
+
+    def test_jobs_of_other_accounts_are_not_shown(self, dashboard: Dashboard, reader: str) -> None:
+        for query in ("", "?account_id=8", "?repository=globex/app", "?state=queued"):
+            shown = dashboard.see(f"/ui/jobs{query}", cookie=reader).text
+            assert "/ui/jobs/200" not in shown
+            assert "globex</option>" not in shown
+        assert dashboard.see("/ui/jobs/100", cookie=reader).status_code == 200
+
+    def test_job_of_another_account_looks_like_no_job(self, dashboard: Dashboard, reader: str) -> None:
+        hidden, absent = (dashboard.see(f"/ui/jobs/{each}", cookie=reader) for each in (200, 201))
+        assert (hidden.status_code, hidden.text) == (404, absent.text)
+
+    def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str) -> None:
+        answer = dashboard.see("/ui/repairs", cookie=reader)
+        assert answer.status_code == 403
+        assert "your token is limited to some accounts" in answer.text
+        assert 'href="/ui/repairs"' not in answer.text
+
+
+def test_repairs_are_listed_with_their_subjects(dashboard: Dashboard) -> None:
+    dashboard.execute(
+        """
+        INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, job_id, expects, outcome, verify_by,
+                             note)
+        VALUES ('stale_claims', 1, now(), 'release', 'never delivered', '{}', false, false, 100, 'nothing', 'failed',
+                now(), 'a note')
+        """
+    )
+    shown = text_of(dashboard, "/ui/repairs")
+    assert "stale_claims release job 100 failed never delivered a note" in shown
+    assert "No repair matches these filters." in text_of(dashboard, "/ui/repairs?sweep=missing_pods")
+
+
+def test_page_says_that_postgres_is_away_and_tries_again(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("password of postgres"))
+
+    for each in ("web.ui.pages.read_overview", "models.browse.api_tokens.verify_again"):
+        with monkeypatch.context() as context:
+            context.setattr(each, fail)
+            answer = dashboard.see()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert "Postgres failed or did not answer" in answer.text
+        assert "password" not in answer.text
+        assert 'hx-get="/ui/" hx-trigger="every 2s"' in answer.text
+    monkeypatch.setattr(api_tokens, "verify", fail)
+    answer = dashboard.send_login(dashboard.reader)
+    assert (answer.status_code, "hx-get" in answer.text) == (503, False)
+
+
+def test_unexpected_error_is_a_page_that_tells_nothing(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("a secret value")
+
+    monkeypatch.setattr("web.ui.pages.read_overview", fail)
+    answer = dashboard.see()
+    assert (answer.status_code, "secret" in answer.text) == (500, False)
+    assert "The log of web has the details." in answer.text
+
+
+def test_readers_of_the_same_accounts_share_one_read(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "SHARED_FOR", timedelta(minutes=1))
+    dashboard.account(7, "acme")
+    dashboard.account(8, "globex")
+    dashboard.job(100)
+    limited = [dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[each])) for each in (7, 8)]
+    before = text_of(dashboard)
+    assert ["acme" in text_of(dashboard, cookie=each) for each in limited] == [True, False]
+    dashboard.job(101)
+    assert text_of(dashboard) == before
+    monkeypatch.setattr(pages, "SHARED_FOR", timedelta())
+    assert text_of(dashboard) != before
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_setting_switches_the_dashboard(database: Database, on: bool) -> None:
+    client = Client(build_app(make_settings(database).model_copy(update={"web_ui": on})))
+    found = [client.call("GET", path).status_code for path in ("/", "/ui", "/ui/login")]
+    client.close()
+    assert found == ([303, 303, 200] if on else [404, 404, 404])

@@ -1,0 +1,191 @@
+"""Sessions of the dashboard: the login, what ends a session, and forms that another site sends."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from cryptography.fernet import Fernet
+from fastapi import FastAPI
+from structlog.testing import capture_logs
+
+from ostler.clock import utcnow
+from ostler.encryption import Cipher
+from ostler.secrets import Secret
+from rules.token_scopes import TokenScope
+from tests.integration.web.api.conftest import Client
+from tests.integration.web.ui.conftest import OWN, Dashboard
+from web.api.database import Database as ApiDatabase
+from web.ui import sessions
+from web.ui.app import LARGEST_FORM, OPEN, mount_ui
+
+
+def test_login_with_a_token_begins_a_session_of_twelve_hours(dashboard: Dashboard) -> None:
+    answer = dashboard.send_login(dashboard.reader, data={"next": "/ui/jobs?state=queued"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs?state=queued")
+    cookie = answer.headers["set-cookie"].lower()
+    assert {"httponly", "samesite=strict", "path=/ui", "max-age=43200"} <= {each.strip() for each in cookie.split(";")}
+    assert "secure" not in cookie
+    assert dashboard.reader not in answer.headers["set-cookie"]
+    assert dashboard.see().status_code == 200
+
+
+def test_cookie_is_secure_when_the_browser_uses_https(dashboard: Dashboard) -> None:
+    answer = dashboard.send_login(dashboard.reader, headers={"Origin": "https://ostler"})
+    assert "; Secure" in answer.headers["set-cookie"]
+
+
+def test_login_with_a_bad_token_begins_no_session(dashboard: Dashboard) -> None:
+    expired = dashboard.token(TokenScope.READ, expires_at=utcnow() - timedelta(seconds=1))
+    revoked = dashboard.token(TokenScope.READ, name="revoked")
+    dashboard.execute("UPDATE api_tokens SET revoked_at = now() WHERE name = 'revoked'")
+    unknown = dashboard.reader[:-4] + "AAAA"
+    answers = [dashboard.send_login(each) for each in ("", "no token", unknown, expired, revoked)]
+    assert {each.status_code for each in answers} == {403}
+    assert {"set-cookie" in each.headers for each in answers} == {False}
+    assert len({each.text for each in answers}) == 1
+    assert "This token is not valid" in answers[0].text
+
+
+def test_login_needs_the_scope_read(dashboard: Dashboard) -> None:
+    answer = dashboard.send_login(dashboard.writer)
+    assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+    assert "lacks the scope read" in answer.text
+
+
+def test_refused_login_is_logged_without_the_token(dashboard: Dashboard) -> None:
+    with capture_logs() as lines:
+        dashboard.send_login(dashboard.reader[:-4] + "AAAA")
+    assert [each["event"] for each in lines] == ["ui.login_refused"]
+    assert lines[0]["why"] == "unknown"
+    assert dashboard.reader[8:24] not in str(lines)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE api_tokens SET revoked_at = now()",
+        "UPDATE api_tokens SET expires_at = now() - interval '1 second'",
+        "UPDATE api_tokens SET accounts = '{7}'",
+        "UPDATE api_tokens SET scopes = '{read,write}'",
+        "UPDATE api_tokens SET key_id = 'fedcba9876543210'",
+        "DELETE FROM api_tokens",
+    ],
+)
+def test_session_ends_at_once_when_its_token_changes(dashboard: Dashboard, change: str) -> None:
+    assert dashboard.see().status_code == 200
+    dashboard.execute(f"{change}{' WHERE name = ' + repr('reader')}")
+    answer = dashboard.see()
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login?next=%2Fui%2F")
+
+
+def test_session_ends_after_twelve_hours(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = utcnow() + sessions.LASTS + timedelta(seconds=1)
+    monkeypatch.setattr("web.ui.app.utcnow", lambda: later)
+    assert dashboard.see().status_code == 303
+
+
+def test_changed_cookie_is_no_session(dashboard: Dashboard) -> None:
+    whole = dashboard.cookie
+    middle = len(whole) // 2
+    content = json.dumps({"key": dashboard.reader[7:23], "rights": "x", "until": 4102444800})
+    foreign = Cipher(dashboard.settings.encryption_keys).encrypt(Secret(content)).decode()
+    for cookie in (
+        whole[:-2],
+        whole[:middle] + ("A" if whole[middle] != "A" else "B") + whole[middle + 1 :],
+        "x",
+        foreign,
+    ):
+        assert dashboard.see(cookie=cookie).status_code == 303
+
+
+def test_every_path_but_the_login_and_its_files_needs_a_session(dashboard: Dashboard) -> None:
+    for path in (
+        "/ui/",
+        "/ui/jobs",
+        "/ui/jobs/1",
+        "/ui/repairs",
+        "/ui/logout",
+        "/ui/nothing",
+        "/ui//x",
+        "/ui/%0A",
+        "/ui/static/x",
+    ):
+        for method in ("GET", "POST", "PUT"):
+            answer = dashboard.call(method, path, cookie="", headers=OWN)
+            assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/ui/login"), (method, path)
+    assert {dashboard.see(path, cookie="").status_code for path in OPEN} == {200}
+
+
+def test_first_page_is_found_from_the_root(dashboard: Dashboard) -> None:
+    assert [dashboard.see(path).headers["location"] for path in ("/", "/ui")] == ["/ui/", "/ui/"]
+
+
+@pytest.mark.parametrize(
+    "address", ["https://evil.example/", "//evil.example", "/\\evil.example", "/ui/login", "/ui/logout", "", "ui/"]
+)
+def test_login_leads_only_to_pages_of_the_dashboard(dashboard: Dashboard, address: str) -> None:
+    assert dashboard.send_login(dashboard.reader, data={"next": address}).headers["location"] == "/ui/"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://ostler:81"},
+        {"Origin": "http://ostler", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://ostler", "Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_form_of_another_site_changes_nothing(dashboard: Dashboard, headers: dict[str, str]) -> None:
+    for answer in (
+        dashboard.call("POST", "/ui/logout", headers=headers),
+        dashboard.send_login(dashboard.reader, headers=headers),
+    ):
+        assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+        assert "The form was not sent by this site" in answer.text
+    assert dashboard.see().status_code == 200
+
+
+def test_logout_deletes_the_cookie(dashboard: Dashboard) -> None:
+    for headers in (OWN, {"Sec-Fetch-Site": "same-origin", "Origin": "http://behind-a-proxy"}):
+        answer = dashboard.call("POST", "/ui/logout", headers=headers)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login")
+        assert 'ostler_session=""' in answer.headers["set-cookie"]
+        assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert dashboard.see("/ui/logout").status_code == 405
+
+
+def test_login_reads_no_body_above_its_limit(dashboard: Dashboard) -> None:
+    assert dashboard.send_login("x" * LARGEST_FORM).status_code == 413
+    assert dashboard.send_login("x", data={str(number): "x" for number in range(20)}).status_code == 403
+
+
+def test_link_from_another_site_loads_the_page_once_more(dashboard: Dashboard) -> None:
+    # A browser sends no SameSite=Strict cookie with such a request.
+    answer = dashboard.see("/ui/jobs?state=queued", cookie="", headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 200
+    assert '<meta http-equiv="refresh" content="0">' in answer.text
+    assert 'href="/ui/jobs?state=queued"' in answer.text
+
+
+def test_refresh_of_a_page_without_a_session_leads_the_browser_to_the_login(dashboard: Dashboard) -> None:
+    answer = dashboard.see("/ui/jobs", cookie="", headers={"HX-Request": "true"})
+    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/ui/login?next=%2Fui%2Fjobs")
+
+
+def test_session_is_valid_while_the_key_that_made_it_is_set(dashboard: Dashboard) -> None:
+    ours, new = dashboard.settings.encryption_keys, (Secret(Fernet.generate_key().decode()),)
+    found = {}
+    pool = ApiDatabase(dashboard.engine)
+    for name, keys in (("added", new + ours), ("replaced", new)):
+        app = FastAPI()
+        mount_ui(app, dashboard.settings.model_copy(update={"encryption_keys": keys}), database=lambda: pool)
+        client = Client(app)
+        found[name] = client.call("GET", "/ui/", headers={"Cookie": f"ostler_session={dashboard.cookie}"}).status_code
+        client.close()
+    pool.stop()
+    assert found == {"added": 200, "replaced": 303}

@@ -1,0 +1,60 @@
+"""Durations, files and templates of the dashboard."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from web.ui.rendering import ASSETS, age, duration, short
+
+ROOT = Path(__file__).parents[3]
+T0 = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HTMX = "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717"
+"""SHA-256 of `dist/htmx.min.js` in the package htmx.org 2.0.11 of the npm registry."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min"),
+        (61, "1 min 1 s"),
+        (3605, "1 h"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_duration_has_two_units_at_most(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_age_of_a_time_in_the_future_is_zero() -> None:
+    assert age(T0 + timedelta(seconds=5), T0) == "0.0 s"
+
+
+def test_long_text_is_cut_to_its_limit() -> None:
+    assert (short("abc", 3), short("abcd", 3)) == ("abc", "ab…")
+
+
+def test_htmx_is_the_published_file() -> None:
+    assert hashlib.sha256(ASSETS["htmx.min.js"][0]).hexdigest() == HTMX
+
+
+def test_style_sheet_loads_nothing() -> None:
+    assert not [word for word in (b"url(", b"@import") if word in ASSETS["ui.css"][0]]
+
+
+def test_templates_and_files_are_in_the_wheel() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["web.ui"]
+    folders = {path.parent.name for path in (ROOT / "web" / "ui").rglob("*") if path.suffix in {".html", ".css", ".js"}}
+    assert set(found) == {f"{folder}/*" for folder in folders}
+
+
+def test_templates_mark_no_value_as_safe() -> None:
+    pages = [path.read_text() for path in (ROOT / "web" / "ui" / "templates").glob("*.html")]
+    assert not [each for each in pages if "| safe" in each or "|safe" in each or "autoescape" in each]

@@ -1,0 +1,266 @@
+"""The dashboard as one application, which is mounted at `/ui`.
+
+Every request passes the checks of `Dashboard` first. Every path that is not in `OPEN` needs a session, even a path that
+does not exist. A new page is therefore always protected.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from urllib.parse import parse_qs, urlencode
+
+from fastapi import FastAPI
+from pydantic import ValidationError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from models.browse import api_tokens
+from models.browse.api_tokens import Holder, Refused
+from ostler.clock import utcnow
+from ostler.logging import get_logger
+from ostler.reasons import cause_of
+from ostler.secrets import Secret
+from ostler.settings import Settings
+from rules.token_scopes import TokenScope
+from web.api.database import Database
+from web.api.gate import read_body
+from web.api.problems import Refusal, database_failed
+from web.edge.refused_log import RefusedLog
+from web.ui import sessions
+from web.ui.pages import Pages
+from web.ui.rendering import ASSETS, HOLDER, address, page
+from web.ui.sessions import Sessions, rights_of
+
+LARGEST_FORM = 4096
+OPEN = frozenset({"/ui/login", *(f"/ui/static/{name}" for name in ASSETS)})
+"""Paths that need no session. The answers contain no data from the database."""
+
+_HEADERS = {
+    b"content-security-policy": (
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    # With `no-referrer`, browsers would send `Origin: null` with the forms, and the check of their origin would fail.
+    b"referrer-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+
+log = get_logger(__name__)
+
+
+class Dashboard:
+    """An application that passes a request to a page after all checks, and turns every error into a page.
+
+    `database` is called for each request, because the database does not exist before the process has started.
+    """
+
+    def __init__(self, settings: Settings, *, database: Callable[[], Database]) -> None:
+        self._database = database
+        self._sessions = Sessions(settings.encryption_keys)
+        self._refused = RefusedLog(log, "ui.login_refused")
+        pages = Pages(settings, database=database)
+        self._router = Router(
+            [
+                Route("/", pages.overview),
+                Route("/jobs", pages.jobs),
+                Route("/jobs/{job_id}", pages.job),
+                Route("/repairs", pages.repairs),
+                Route("/login", self._login, methods=["GET", "POST"]),
+                Route("/logout", self._logout, methods=["POST"]),
+                Route("/static/{name}", _asset),
+            ],
+            redirect_slashes=False,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"/ui supports only HTTP requests, but received a scope of type {scope['type']!r}")
+        request = Request(scope, receive)
+        reply = _Reply(send)
+        try:
+            answer = await self._check(request)
+            if answer is None:
+                await self._router(scope, receive, reply)
+                return
+        except ClientDisconnect:
+            return
+        except Exception as error:  # noqa: BLE001  for any error, the reader gets a page and the log the details
+            if reply.started:
+                return
+            answer = _failed(request, error)
+        await answer(scope, receive, reply)
+
+    async def _check(self, request: Request) -> Response | None:
+        """Return the answer to a request without a session, or None if the request may pass."""
+        path = request.url.path
+        if path in OPEN:
+            return None
+        holder = await self._holder(request)
+        if holder is None:
+            return _to_login(request)
+        request.scope[HOLDER] = holder
+        return None
+
+    async def _holder(self, request: Request) -> Holder | None:
+        """Return the holder of the token of the session, or None if there is no session or it has ended."""
+        now = utcnow()
+        session = self._sessions.read(request, now=now)
+        if session is None:
+            return None
+        found = await self._database().run(lambda db: api_tokens.verify_again(db, session.key_id, now=now))
+        if isinstance(found, Refused) or not hmac.compare_digest(rights_of(found), session.rights):
+            return None
+        return found
+
+    async def _login(self, request: Request) -> Response:
+        if request.method != "POST":
+            return page(request, "login.html", next=_local(request.query_params.get("next")), problem=None)
+        if not sessions.is_from_own_page(request):
+            raise _foreign()
+        body = (await read_body(request, largest=LARGEST_FORM)).decode("utf-8", "replace")
+        try:
+            form = parse_qs(body, max_num_fields=8)
+        except ValueError:
+            form = {}
+        token, after = form.get("token", [""])[0].strip(), _local(form.get("next", [""])[0])
+        found = await self._verify(token)
+        if isinstance(found, Refused) or TokenScope.READ not in found.scopes:
+            why = str(found) if isinstance(found, Refused) else "scope"
+            self._refused.add(why=why, client=request.client.host if request.client is not None else None)
+            problem = (
+                "This token is not valid. It may be misspelt, expired or revoked."
+                if isinstance(found, Refused)
+                else "This token lacks the scope read. Create a token with `ostler token create NAME --scope read`."
+            )
+            return page(request, "login.html", status=HTTPStatus.FORBIDDEN, next=after, problem=problem)
+        response = RedirectResponse(after, HTTPStatus.SEE_OTHER)
+        self._sessions.begin(response, found, secure=sessions.is_https(request), now=utcnow())
+        log.info("ui.logged_in", token_name=found.name)
+        return response
+
+    async def _verify(self, token: str) -> Holder | Refused:
+        if not api_tokens.well_formed(token):
+            return Refused.MALFORMED
+        secret = Secret(token)
+        return await self._database().run(lambda db: api_tokens.verify(db, secret, now=utcnow()))
+
+    async def _logout(self, request: Request) -> Response:
+        if not sessions.is_from_own_page(request):
+            raise _foreign()
+        response = RedirectResponse("/ui/login", HTTPStatus.SEE_OTHER)
+        sessions.end(response)
+        return response
+
+
+def mount_ui(app: FastAPI, settings: Settings, *, database: Callable[[], Database]) -> None:
+    """Mount the dashboard at `/ui` of `app`, and redirect `/` and `/ui` to its first page.
+
+    Starlette's own mount does not match a path that contains a newline. This mount matches such a path.
+    """
+
+    async def first_page(_request: Request) -> Response:
+        return RedirectResponse("/ui/", HTTPStatus.SEE_OTHER)
+
+    for path in ("/", "/ui"):
+        app.add_route(path, first_page, methods=["GET"], include_in_schema=False)
+    mount = Mount("/ui", app=Dashboard(settings, database=database))
+    mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
+    app.router.routes.append(mount)
+
+
+class _Reply:
+    """Sends an answer with the headers of every answer. `started` is True once the answer has begun."""
+
+    def __init__(self, send: Send) -> None:
+        self.started = False
+        self._send = send
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            there = {name.lower() for name, _ in message.get("headers", ())}
+            added = [(name, value) for name, value in _HEADERS.items() if name not in there]
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await self._send(message)
+
+
+async def _asset(request: Request) -> Response:
+    found = ASSETS.get(request.path_params["name"])
+    if found is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    content, kind = found
+    return Response(content, media_type=kind, headers={"Cache-Control": "max-age=3600"})
+
+
+def _to_login(request: Request) -> Response:
+    """Return the answer that leads to the login page, and back to this page after the login.
+
+    A browser does not send the cookie when a reader follows a link from another site. In this case, the answer makes
+    the browser load the page again from this site.
+    """
+    if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
+        return page(request, "again.html")
+    login = "/ui/login"
+    if request.method == "GET":
+        login += "?" + urlencode({"next": address(request)})
+    if "hx-request" in request.headers:
+        return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": login})
+    return RedirectResponse(login, HTTPStatus.SEE_OTHER)
+
+
+def _local(path: str | None) -> str:
+    """Return a path of the dashboard. Any other address is replaced by the first page."""
+    if path is None or not path.startswith("/ui/") or path.startswith(("/ui/login", "/ui/logout")):
+        return "/ui/"
+    return path
+
+
+def _foreign() -> Refusal:
+    return Refusal(
+        HTTPStatus.FORBIDDEN,
+        "foreign-form",
+        "The form was not sent by this site",
+        "Open the dashboard by its own address, and send the form again.",
+    )
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    """Return the page for a request that ended with `error`. An unexpected error is logged."""
+    if isinstance(error, DBAPIError | PoolTimeout):
+        error = database_failed(error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        error = Refusal(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-field", "A filter is not valid", f"{field}: {first['msg']}."
+        )
+    if isinstance(error, HTTPException):
+        status = HTTPStatus(error.status_code)
+        detail = "There is no such page." if status is HTTPStatus.NOT_FOUND else None
+        error = Refusal(status, "page", status.phrase, detail, headers=error.headers)
+    if not isinstance(error, Refusal):
+        log.error("ui.request_failed", path=request.url.path, error=cause_of(error), exc_info=error)
+        error = Refusal(
+            HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed", "The log of web has the details."
+        )
+    live = error.status is HTTPStatus.SERVICE_UNAVAILABLE and request.method == "GET" and request.url.path not in OPEN
+    if live:
+        error.detail = (
+            "Postgres failed or did not answer, or too many requests wait. This page tries again every 2 seconds."
+        )
+    # A refresh accepts only a success, so that the error page of a proxy never replaces the content of a page.
+    status = HTTPStatus.OK if "hx-request" in request.headers else error.status
+    answer = page(request, "message.html", status=status, title=error.title, detail=error.detail, live=live)
+    answer.headers.update(error.headers or {})
+    return answer

@@ -1,0 +1,149 @@
+"""Geometry of the drawings: the bar of a pool's Pods, and the time axis of a job. Positions are percentages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from rules.claims.machines import JobState
+from rules.pools.pod_states import PodState
+
+SHOWN = (PodState.STARTING, PodState.WARM, PodState.RESERVED, PodState.BUSY)
+_SECOND = timedelta(seconds=1)
+PHASES = ("queued", "claimed", "minted", "delivered", "executing")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The part of a bar for the Pods of one kind.
+
+    The kind `other` contains the Pods that are in no state of `SHOWN`, and `detail` has their numbers by state.
+    """
+
+    kind: str
+    pods: int
+    x: float
+    width: float
+    detail: str = ""
+
+
+def bar(pods: Mapping[PodState, int], *, replicas: int) -> Sequence[Segment]:
+    """Return the segments of the bar of a pool. Pods that are missing from `replicas` leave the end of the bar empty.
+
+    Spent Pods are left out, because they serve no job and wait only for their deletion.
+    """
+    others = {state: number for state, number in pods.items() if number and state not in {*SHOWN, PodState.SPENT}}
+    numbers = {**{str(state): pods.get(state, 0) for state in SHOWN}, "other": sum(others.values())}
+    whole = max(replicas, sum(numbers.values()), 1)
+    segments, x = [], 0.0
+    for kind, number in numbers.items():
+        width = 100 * number / whole
+        detail = ", ".join(f"{each} {state}" for state, each in others.items()) if kind == "other" else ""
+        segments.append(Segment(kind, number, round(x, 3), round(width, 3), detail))
+        x += width
+    return segments
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One bar on the time axis."""
+
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The bars of one phase of a job. `seconds` is the sum of their lengths, and `open` is True until the last ends."""
+
+    phase: str
+    spans: Sequence[Span]
+    seconds: float
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The time axis of a job. `seconds` is the length of the axis."""
+
+    begins: datetime
+    seconds: float
+    lanes: Sequence[Lane]
+
+
+def axis(job: Any, claims: Sequence[Any], events: Sequence[Any], *, now: datetime) -> Axis:
+    """Return the time axis of a job from the rows of `models.browse.jobs.job_story`. The oldest row comes first."""
+    times: dict[str, list[tuple[datetime, datetime | None]]] = {phase: [] for phase in PHASES}
+    over = job.completed_at if job.state == JobState.COMPLETED else None
+    executed = next((each for each in reversed(claims) if _executed(each, job)), None)
+    began = job.started_at if executed is None else _began(job.started_at, executed.delivered_at)
+    times["queued"] = _queued(job, claims, events, began=began, over=over)
+    for claim in claims:
+        steps = (
+            claim.created_at,
+            claim.minted_at,
+            claim.delivered_at,
+            began if claim is executed else None,
+            claim.ended_at,
+        )
+        for index, phase in enumerate(("claimed", "minted", "delivered")):
+            begin, later = steps[index], [step for step in steps[index + 1 :] if step is not None]
+            if begin is not None:
+                times[phase].append((begin, later[0] if later else over))
+    if began is not None:
+        times["executing"].append((began, over))
+    spans = [span for each in times.values() for span in each]
+    begins: datetime = min(job.queued_at, *(begin for begin, _ in spans))
+    ends: datetime = max(begins, *(end or now for _, end in spans))
+    whole = max((ends - begins).total_seconds(), 0.001)
+    lanes = [_lane(phase, each, begins=begins, whole=whole, now=now) for phase, each in times.items()]
+    return Axis(begins, whole, lanes)
+
+
+def _executed(claim: Any, job: Any) -> bool:
+    """Return True if the execution of the job began while the claim was live and delivered."""
+    if job.started_at is None or claim.delivered_at is None:
+        return False
+    return claim.ended_at is None or bool(claim.created_at - _SECOND <= job.started_at <= claim.ended_at)
+
+
+def _began(started_at: datetime, delivered_at: datetime) -> datetime:
+    """Return the begin of an execution. GitHub reports it in whole seconds, so it can be just before the delivery."""
+    return delivered_at if timedelta() < delivered_at - started_at < _SECOND else started_at
+
+
+def _queued(
+    job: Any, claims: Sequence[Any], events: Sequence[Any], *, began: datetime | None, over: datetime | None
+) -> list[tuple[datetime, datetime | None]]:
+    """Return the begin and the end of each wait of the job in the queue, according to its events.
+
+    If the events of an old job were deleted, the job counts as queued until its first claim or its end.
+    """
+    if not events:
+        first = claims[0].created_at if claims else None
+        return [(job.queued_at, next((each for each in (first, began, over) if each is not None), None))]
+    found: list[tuple[datetime, datetime | None]] = []
+    since: datetime | None = None
+    for event in events:
+        if since is not None:
+            end = began if began is not None and since <= began < event.at else event.at  # webhooks arrive later
+            found.append((since, end))
+            since = None
+        if event.to_state == JobState.QUEUED:
+            since = event.at if found else min(event.at, job.queued_at)
+    if since is not None:
+        found.append((since, over))
+    return found
+
+
+def _lane(
+    phase: str, spans: Sequence[tuple[datetime, datetime | None]], *, begins: datetime, whole: float, now: datetime
+) -> Lane:
+    drawn, total = [], 0.0
+    for begin, end in spans:
+        seconds = max(timedelta(), (end or now) - begin).total_seconds()  # clocks of GitHub and Ostler differ
+        total += seconds
+        drawn.append(Span(round(100 * (begin - begins).total_seconds() / whole, 3), round(100 * seconds / whole, 3)))
+    return Lane(phase, drawn, total, open=any(end is None for _, end in spans))

@@ -1,0 +1,99 @@
+"""Sessions of the dashboard. A session is an encrypted cookie, and its token is verified again for each request.
+
+The cookie contains the key id of the API token, a digest of the token's rights, and the end of the session. Ostler
+stores no session. A session therefore ends if its token is revoked, expires or gets other rights, and otherwise after
+`LASTS`. A logout deletes the cookie in the browser.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from models.browse.api_tokens import Holder
+from ostler.encryption import Cipher, Undecryptable
+from ostler.secrets import Secret
+
+COOKIE = "ostler_session"
+PATH = "/ui"
+LASTS = timedelta(hours=12)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The content of a valid cookie. `rights` is the digest of the rights that the token had at the login."""
+
+    key_id: str
+    rights: str
+
+
+class Sessions:
+    """Makes and opens the cookies of sessions.
+
+    The keys are derived from the encryption keys, so that no stored JIT is valid as a session. The newest key encrypts,
+    and every key decrypts.
+    """
+
+    def __init__(self, keys: Sequence[Secret]) -> None:
+        derived = [hmac.digest(key.reveal().encode(), b"ostler dashboard session", hashlib.sha256) for key in keys]
+        self._cipher = Cipher([Secret(base64.urlsafe_b64encode(key).decode()) for key in derived])
+
+    def begin(self, response: Response, holder: Holder, *, secure: bool, now: datetime) -> None:
+        """Add the cookie of a new session to an answer. `secure` must be True if the browser uses HTTPS."""
+        content = {"key": holder.key_id, "rights": rights_of(holder), "until": (now + LASTS).timestamp()}
+        response.set_cookie(
+            COOKIE,
+            self._cipher.encrypt(Secret(json.dumps(content))).decode(),
+            max_age=int(LASTS.total_seconds()),
+            path=PATH,
+            secure=secure,
+            httponly=True,
+            samesite="strict",
+        )
+
+    def read(self, request: Request, *, now: datetime) -> Session | None:
+        """Return the session of a request, or None if the cookie is absent, expired or not made with our keys."""
+        try:
+            content = json.loads(self._cipher.decrypt(request.cookies.get(COOKIE, "").encode()).reveal())
+        except Undecryptable:
+            return None
+        if datetime.fromtimestamp(content["until"], UTC) <= now:
+            return None
+        return Session(content["key"], content["rights"])
+
+
+def end(response: Response) -> None:
+    """Delete the cookie of the session in the browser."""
+    response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="strict")
+
+
+def rights_of(holder: Holder) -> str:
+    """Return a digest of the scopes and the accounts of a token."""
+    rights = [sorted(holder.scopes), None if holder.accounts is None else sorted(holder.accounts)]
+    return hashlib.sha256(json.dumps(rights).encode()).hexdigest()
+
+
+def is_from_own_page(request: Request) -> bool:
+    """Return True if a page of this origin sent the request; False if another site might have sent it.
+
+    Browsers send `Sec-Fetch-Site` over HTTPS and on localhost, and `Origin` with every POST. A request with neither
+    header is refused.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    return urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host", "-")
+
+
+def is_https(request: Request) -> bool:
+    """Return True if the browser uses HTTPS, even if a proxy ends the TLS connection before `web`."""
+    return "https" in {request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme}
