@@ -78,6 +78,8 @@ BODIES = "integration/web/test_bodies.py::"
 TENANCY = "integration/tasks/test_tenancy.py::"
 ACCESS = "integration/web/api/test_access.py::"
 LIMITED = "integration/web/api/test_limited_tokens.py::"
+SESSIONS = "integration/web/ui/test_sessions.py::"
+PAGES = "integration/web/ui/test_pages.py::"
 JITS = "integration/tasks/test_may_hold_jit.py::"
 PERSISTENT = "integration/tasks/pools/test_persistent_runners.py::"
 FAILURES = "integration/web/api/test_failures_of_others.py::"
@@ -404,6 +406,24 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "unit/web/test_refused_log.py::test_flood_of_refused_requests_logs_a_line_a_second_with_a_count",
     ),
     "Last use is written at most once a minute": (ACCESS + "test_the_last_use_is_written_at_most_once_a_minute",),
+    # Sessions of the dashboard
+    "The cookie is encrypted with a key derived": (
+        SESSIONS + "test_changed_cookie_is_no_session",
+        SESSIONS + "test_login_with_a_token_begins_a_session_of_twelve_hours",
+    ),
+    "A session lasts at most 12 hours": (SESSIONS + "test_session_ends_after_twelve_hours",),
+    "A session of a token with `--account`": (
+        PAGES + "test_overview_shows_only_the_accounts_of_the_token",
+        PAGES + "test_jobs_of_other_accounts_are_not_shown",
+        PAGES + "test_job_of_another_account_looks_like_no_job",
+        PAGES + "test_page_of_the_whole_fleet_says_why_it_is_refused",
+    ),
+    "A form can log in or log out": (SESSIONS + "test_form_of_another_site_changes_nothing",),
+    "Every answer has a content security policy": (
+        PAGES + "test_every_answer_has_the_headers",
+        PAGES + "test_pages_have_no_inline_code_and_load_nothing_from_other_hosts",
+    ),
+    "A page must not be cached": (PAGES + "test_every_answer_has_the_headers",),
     "An error names the invalid field": (
         "integration/web/api/test_mistakes.py::test_error_does_not_repeat_the_value",
         ACCESS + "test_what_fails_within_is_a_problem_that_tells_nothing",
@@ -435,6 +455,7 @@ NO_PROMISE: Mapping[str, str] = {
     "By default, only the limit of the whole node": DEFINITION,
     "If a job reaches the limit, the job continues": DEFINITION,
     "A slow hash would only slow down": DEFINITION,
+    "A logout deletes the cookie in the browser": ADVICE,
 }
 """Sentences that promise nothing of the product."""
 
