@@ -37,6 +37,7 @@ def show_where(system: System, engine: Engine, console: Console, *, cluster: str
     user, password = system.flower_login
     for what, *lines in (
         ("cluster", CLUSTER_KINDS[cluster]),
+        ("pages", f"{system.web_url}/ui/   (log in with the token)"),
         ("API", f"{system.web_url}/api/docs", f"token {token.reveal()}"),
         ("Flower", system.flower_url, f"user {user}, password {password}"),
         ("health", f"{system.private_url}/readyz", f"{system.private_url}/metrics"),
