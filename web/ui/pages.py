@@ -123,7 +123,10 @@ class Pages:
             if refreshes:
                 return jobs, (), ()
             accounts = list_accounts(db, AccountFilter(accounts=holder.accounts), limit=LARGEST)
-            return jobs, accounts.page.rows, list_pools(db, PoolFilter(deleted=False), limit=LARGEST).rows
+            # A limited token does not show which pools serve other accounts.
+            whole = holder.accounts is None
+            pools = list_pools(db, PoolFilter(deleted=False), limit=LARGEST).rows if whole else ()
+            return jobs, accounts.page.rows, pools
 
         jobs, accounts, pools = await self._database().run(body)
         return page(

@@ -349,6 +349,7 @@ class TestLimitedToken:
         dashboard.account(8, "globex")
         dashboard.job(100, pool_id=pool_id)
         dashboard.job(200, pool_id=pool_id, account_id=8, repository="globex/app")
+        dashboard.pool("secret-pool", labels=("secret",))
         return dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[7]))
 
     def test_overview_shows_only_the_accounts_of_the_token(self, dashboard: Dashboard, reader: str) -> None:
@@ -361,6 +362,7 @@ class TestLimitedToken:
             shown = dashboard.see(f"/ui/jobs{query}", cookie=reader).text
             assert "/ui/jobs/200" not in shown
             assert "globex</option>" not in shown
+            assert "secret-pool" not in shown
         assert dashboard.see("/ui/jobs/100", cookie=reader).status_code == 200
 
     def test_job_of_another_account_looks_like_no_job(self, dashboard: Dashboard, reader: str) -> None:
