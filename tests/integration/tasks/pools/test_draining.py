@@ -116,9 +116,7 @@ def test_a_pool_stays_while_a_row_says_that_a_pod_may_live(stage: Stage, monkeyp
     assert pool.has_finalizer
 
 
-def test_a_pool_stays_while_the_pod_of_a_given_up_row_might_come(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pool_stays_while_the_pod_of_a_given_up_row_might_come(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def create(*args: Any, **kwargs: Any) -> Any:
         monkeypatch.undo()
         delete(stage)
