@@ -117,7 +117,7 @@ def detach(
     where = " and ".join(map(repr, namespaces))
     found = Detached()
     with calling(
-        needs=f"list and delete on statefulsets.apps, and list, get and patch on pods, in namespace {where}"
+        needs=f"list and delete on statefulsets.apps, and list, get and update on pods, in namespace {where}"
     ) as kube:
         for again in range(2 if settle else 1):
             if again:

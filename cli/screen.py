@@ -94,7 +94,7 @@ def read(db: Connection, *, now: datetime) -> Fleet:
         problems=[*([f"{stopped}: {epoch.doubt}"] if epoch.doubt else []), *map(str, gates.shut(db))],
         pools=pool_lines(db),
         accounts=account_lines(db),
-        waits={each.name: each for each in waits(db, since=now - RECENT, until=now, by=By.ACCOUNT)},
+        waits={each.name: each for each in waits(db, since=now - RECENT, until=now, by=By.ACCOUNT, now=now)},
         claims=live_claims(db),
         repairs=count_repairs(db, since=now - RECENT),
     )

@@ -42,7 +42,7 @@ def stats(
     begin, end = _time(since, "--since", now=now), now if until is None else _time(until, "--until", now=now)
     if begin >= end:
         raise typer.BadParameter(f"--since ({begin:%Y-%m-%d %H:%M:%S} UTC) must be before the end of the span")
-    found = query(lambda db: waits(db, since=begin, until=end, by=By(by)))
+    found = query(lambda db: waits(db, since=begin, until=end, by=By(by), now=now))
     if as_json:
         print_json({"since": begin, "until": end, "by": by, "groups": [shown(each) for each in found]})
         return

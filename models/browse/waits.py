@@ -33,6 +33,10 @@ _NAMES = {
 }
 
 
+_ALSO = {By.POOL: ", p.id", By.ACCOUNT: ", a.id"}
+"""What the groups also differ in: two pools in different namespaces, or two accounts, might have the same name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Waits:
     """Waits of the jobs of one group, in seconds from GitHub's `queued` to the begin of the execution."""
@@ -47,7 +51,13 @@ class Waits:
 
 
 def waits(
-    db: Connection, *, since: datetime, until: datetime, by: By, accounts: Collection[int] | None = None
+    db: Connection,
+    *,
+    since: datetime,
+    until: datetime,
+    by: By,
+    now: datetime,
+    accounts: Collection[int] | None = None,
 ) -> Sequence[Waits]:
     """Return the waits of the jobs whose execution began in this span, in the order of the groups' names.
 
@@ -58,8 +68,8 @@ def waits(
             SELECT {_NAMES[by]} AS name, count(*) AS jobs,
                    percentile_cont(0.5) WITHIN GROUP (ORDER BY waited) AS p50,
                    percentile_cont(0.95) WITHIN GROUP (ORDER BY waited) AS p95, max(waited) AS most,
-                   CAST(sum(extract(epoch FROM least(coalesce(e.ended_at, :until), :until) - e.started_at)) AS float8)
-                       AS run_seconds
+                   CAST(sum(greatest(0, extract(epoch FROM least(coalesce(e.ended_at, :now), :until) - e.started_at)))
+                        AS float8) AS run_seconds
             FROM (
                 SELECT id, pool_id, account_id, repository, queued_at FROM jobs
                 WHERE state = 'completed' AND completed_at >= :since
@@ -74,8 +84,8 @@ def waits(
             ) w
             WHERE e.started_at >= :since AND e.started_at < :until
               AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
-            GROUP BY 1 ORDER BY 1
+            GROUP BY 1{_ALSO.get(by, "")} ORDER BY 1
         """),
-        {"since": since, "until": until, "accounts": None if accounts is None else list(accounts)},
+        {"since": since, "until": until, "now": now, "accounts": None if accounts is None else list(accounts)},
     )
     return [Waits(*row) for row in rows]

@@ -91,14 +91,14 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
 
 
 def _limit_waits(connection: DBAPIConnection, _: object) -> None:
-    """Set the time limits of a new session.
+    """Set the time limits of a new session, and its time zone, because pages and texts show times in UTC.
 
     PgBouncer refuses these settings, or ignores them silently, if they are in the startup parameter `options`.
     """
     cursor = connection.cursor()
     cursor.execute(
         f"SET lock_timeout = {client_waits.LOCK * 1000:.0f}; SET idle_in_transaction_session_timeout = 30000; "
-        f"SET statement_timeout = {client_waits.STATEMENT * 1000:.0f}"
+        f"SET statement_timeout = {client_waits.STATEMENT * 1000:.0f}; SET timezone = 'UTC'"
     )
     cursor.close()
     connection.commit()

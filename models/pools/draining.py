@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import Connection
 
 from models.db.sql import text
-
-CREATED_WITHIN = timedelta(seconds=30)
-"""Time after which no creation of a Pod runs whose row was given up: a task has a deadline of 20 seconds."""
+from models.pools.pool_mirror import MADE_WITHIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str], listed_a
     """Return a draining pool with the number of its open Pod rows and the recorded exits of its Pods.
 
     `over` contains the UIDs of the Pods that a list showed as terminal. Recorded exits are read only for these Pods.
-    `listed_at` is the time at which this list began. A row that was given up less than `CREATED_WITHIN` before is open:
+    `listed_at` is the time at which this list began. A row that was given up less than `MADE_WITHIN` before is open:
     a reconciler that read the row earlier might create its Pod after the list.
     Return None if the pool is not draining, or if the pool's object is known to be gone.
     """
@@ -49,7 +47,7 @@ def draining_pool(db: Connection, pool_id: int, *, over: Sequence[str], listed_a
                            OR (r.uid IS NULL AND r.gone_at > :gone_after))) AS open_rows
             FROM pools p WHERE id = :id AND draining AND deleted_at IS NULL
         """),
-            {"id": pool_id, "gone_after": listed_at - CREATED_WITHIN},
+            {"id": pool_id, "gone_after": listed_at - MADE_WITHIN},
         )
         .mappings()
         .one_or_none()

@@ -170,7 +170,8 @@ def mount_ui(app: FastAPI, settings: Settings, *, database: Callable[[], Databas
     """
 
     async def first_page(_request: Request) -> Response:
-        return RedirectResponse("/ui/", HTTPStatus.SEE_OTHER)
+        headers = {name.decode(): value.decode() for name, value in _HEADERS.items()}
+        return RedirectResponse("/ui/", HTTPStatus.SEE_OTHER, headers=headers)
 
     for path in ("/", "/ui"):
         app.add_route(path, first_page, methods=["GET"], include_in_schema=False)

@@ -47,6 +47,9 @@ WAITS_OF = timedelta(hours=1)
 COUNTED_WITHIN = timedelta(minutes=2)
 """Age of the numbers of Pods above which the overview warns. A pool is reconciled every 10 seconds."""
 
+MOST = 200
+"""Number of pools and of accounts that the overview shows. Each open page renders them every 2 seconds."""
+
 SHARED_FOR = timedelta(seconds=1)
 """Maximum age of an overview that is shown to other readers of the same accounts."""
 
@@ -85,8 +88,10 @@ class Pages:
     async def overview(self, request: Request) -> Response:
         """Answer with the state of the fleet, or with the state of the reader's accounts."""
         found, now = await self._recent_overview(_holder(request))
-        bars = {each.id: drawings.bar(each.pods, replicas=each.replicas) for each in found.pools or () if each.pods}
-        return page(request, "overview.html", found=found, bars=bars, now=now)
+        bars = {
+            each.id: drawings.bar(each.pods, replicas=each.replicas) for each in (found.pools or ())[:MOST] if each.pods
+        }
+        return page(request, "overview.html", found=found, bars=bars, most=MOST, now=now)
 
     async def _recent_overview(self, holder: Holder) -> tuple[Overview, datetime]:
         """Return the overview of the holder of a token, and the time at which it was read.
@@ -95,7 +100,11 @@ class Pages:
         a few. The session of each of them was verified before.
         """
         now = utcnow()
-        self._overviews = {key: each for key, each in self._overviews.items() if each[1] > now - SHARED_FOR}
+        self._overviews = {
+            key: (task, at)
+            for key, (task, at) in self._overviews.items()
+            if at > now - SHARED_FOR or not task.done()  # while Postgres is slow, no second read begins
+        }
         if holder.accounts not in self._overviews:
             reading = self._database().run(lambda db: read_overview(db, holder, now=now))
             self._overviews[holder.accounts] = asyncio.ensure_future(reading), now
@@ -193,8 +202,9 @@ def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
     seen = holder.accounts
     accounts = account_lines(db, accounts=seen)
     since = now - WAITS_OF
-    total = waits(db, since=since, until=now, by=By.ALL, accounts=seen)
-    parts = waits(db, since=since, until=now, by=By.POOL if seen is None else By.ACCOUNT, accounts=seen)
+    total = waits(db, since=since, until=now, by=By.ALL, now=now, accounts=seen)
+    groups = By.POOL if seen is None else By.ACCOUNT
+    parts = waits(db, since=since, until=now, by=groups, now=now, accounts=seen)
     pools = pool_lines(db) if seen is None else None
     found = [] if pools is None else [*_of_upstreams(db, now=now), *_of_pools(pools, now=now)]
     if held := sum(each.held for each in accounts):

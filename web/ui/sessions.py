@@ -91,9 +91,18 @@ def is_from_own_page(request: Request) -> bool:
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
-    return urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host", "-")
+    return _origin(request)[1] == request.headers.get("host", "-")
 
 
 def is_https(request: Request) -> bool:
     """Return True if the browser uses HTTPS, even if a proxy ends the TLS connection before `web`."""
-    return "https" in {request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme}
+    return "https" in {request.url.scheme, _origin(request)[0]}
+
+
+def _origin(request: Request) -> tuple[str, str]:
+    """Return scheme and host of the header `Origin`, or two empty texts if it has none."""
+    try:
+        parts = urlsplit(request.headers.get("origin", ""))
+    except ValueError:
+        return "", ""
+    return parts.scheme, parts.netloc

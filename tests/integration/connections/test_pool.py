@@ -137,16 +137,22 @@ def test_a_server_that_is_gone_is_told(postgres: Postgres) -> None:
         transaction(engine, backend)
 
 
-def test_session_gets_its_time_limits_without_startup_options(pool: Engine) -> None:
+def test_session_gets_its_limits_and_utc_without_startup_options(pool: Engine) -> None:
     with pool.connect() as db:
+        db.exec_driver_sql("ALTER ROLE CURRENT_USER SET timezone = 'Europe/Berlin'")
+        db.commit()
+    pool.dispose()
+    with pool.connect() as db:
+        db.exec_driver_sql("ALTER ROLE CURRENT_USER RESET timezone")
+        db.commit()
         limits = [
             db.exec_driver_sql(f"SHOW {name}").scalar_one()
-            for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+            for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout", "TimeZone")
         ]
         raw = db.connection.dbapi_connection
         assert raw is not None
         parameters = raw.info.dsn_parameters
-    assert limits == ["5s", "20s", "30s"]
+    assert limits == ["5s", "20s", "30s", "UTC"]
     assert not parameters.get("options")  # PgBouncer refuses or ignores them
 
 

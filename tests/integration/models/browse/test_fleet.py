@@ -16,6 +16,7 @@ from tests.rows import insert_pool, run_sql
 
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+LATER = NOON + 24 * 60 * MINUTE
 
 
 class Rows:
@@ -127,7 +128,7 @@ def test_accounts_show_their_queue_and_their_use_and_idle_accounts_are_left_out(
 def test_waits_are_grouped(rows: Rows, by: By, names: list[str]) -> None:
     rows.ran(1, waited=1, ran=2)
     rows.ran(2, waited=61, ran=2, account=8)
-    found = transaction(rows.engine, lambda db: waits(db, since=NOON, until=NOON + 120 * MINUTE, by=by))
+    found = transaction(rows.engine, lambda db: waits(db, since=NOON, until=NOON + 120 * MINUTE, by=by, now=LATER))
     assert [each.name for each in found] == names
     assert sum(each.jobs for each in found) == 2
 
@@ -139,14 +140,35 @@ def test_waits_are_those_of_jobs_that_began_in_the_span(rows: Rows) -> None:
     rows.ran(6, waited=20, ran=1)  # after the span
 
     (every,) = transaction(
-        rows.engine, lambda db: waits(db, since=NOON + 2 * MINUTE, until=NOON + 10 * MINUTE, by=By.ALL)
+        rows.engine, lambda db: waits(db, since=NOON + 2 * MINUTE, until=NOON + 10 * MINUTE, by=By.ALL, now=LATER)
     )
 
     assert (every.jobs, every.p50, every.most) == (4, 210.0, 300.0)
     assert every.run_seconds == 60.0 * (8 + 7 + 6 + 5)  # until the end of the span
 
 
+def test_a_job_that_is_executed_now_counts_until_now_in_a_span_that_has_not_ended(rows: Rows) -> None:
+    rows.ran(1, waited=1, ran=5, over=False)
+    (every,) = transaction(
+        rows.engine,
+        lambda db: waits(db, since=NOON, until=NOON + 600 * MINUTE, by=By.ALL, now=NOON + 3 * MINUTE),
+    )
+    assert every.run_seconds == 120.0
+
+
+def test_pools_of_the_same_name_are_two_groups(rows: Rows) -> None:
+    rows.ran(1, waited=1, ran=1)
+    other = insert_pool(rows.engine, "small", uid="other", namespace="elevated", labels=["root"], vcpu=1, memory=1)
+    rows.ran(2, waited=3, ran=1)
+    run_sql(rows.engine, "UPDATE jobs SET pool_id = :pool WHERE id = 2", pool=other)
+    found = transaction(rows.engine, lambda db: waits(db, since=NOON, until=LATER, by=By.POOL, now=LATER))
+    assert sorted(each.p50 for each in found) == [60.0, 180.0]
+
+
 def test_waits_of_other_accounts_are_not_shown(rows: Rows) -> None:
     rows.ran(1, waited=1, ran=2)
     until = NOON + 120 * MINUTE
-    assert transaction(rows.engine, lambda db: waits(db, since=NOON, until=until, by=By.ALL, accounts=[8])) == []
+    assert (
+        transaction(rows.engine, lambda db: waits(db, since=NOON, until=until, by=By.ALL, now=LATER, accounts=[8]))
+        == []
+    )

@@ -82,4 +82,4 @@ def end_job(stage: Stage, name: str, claim: int) -> None:
 
 def end_creations(stage: Stage) -> None:
     """Let so much time pass that no creation of a Pod runs any more whose row was given up."""
-    stage.rows("UPDATE runner_pods SET gone_at = gone_at - interval '31 s' WHERE uid IS NULL")
+    stage.rows("UPDATE runner_pods SET gone_at = gone_at - interval '61 s' WHERE uid IS NULL")

@@ -101,6 +101,7 @@ def test_every_answer_has_the_headers(dashboard: Dashboard) -> None:
     dashboard.job(100)
     answers = [dashboard.see(path) for path in PATHS]
     answers += [dashboard.see(cookie=""), dashboard.send_login("bad"), dashboard.send_login(dashboard.reader)]
+    answers += [dashboard.see(path, cookie="") for path in ("/", "/ui")]
     answers += [dashboard.call("POST", "/ui/logout"), dashboard.call("POST", "/ui/logout", headers=OWN)]
     for answer in answers:
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS

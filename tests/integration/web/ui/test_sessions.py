@@ -135,6 +135,7 @@ def test_login_leads_only_to_pages_of_the_dashboard(dashboard: Dashboard, addres
         {},
         {"Origin": "null"},
         {"Origin": "http://evil.example"},
+        {"Origin": "http://["},
         {"Origin": "http://ostler:81"},
         {"Origin": "http://ostler", "Sec-Fetch-Site": "cross-site"},
         {"Origin": "http://ostler", "Sec-Fetch-Site": "same-site"},
