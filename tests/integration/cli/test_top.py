@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from lab.processes import default_signals
 from tests.integration.cli.test_operator import Operator, count_pods, operator
 from tests.integration.cli.test_stats import history
 
@@ -83,6 +84,7 @@ def on_a_terminal(environment: dict[str, str], *arguments: str) -> Iterator[Term
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
+        preexec_fn=default_signals,  # noqa: PLW1509  it calls one function of libc
     )
     seen = ""
 

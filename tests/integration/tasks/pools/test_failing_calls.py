@@ -140,7 +140,7 @@ def nothing(_: Stage) -> None:
         ("POST", ".*/serviceaccounts", "FailedCreate", "create serviceaccounts", 1, None),
         ("POST", ".*/configmaps", "FailedCreate", "create configmaps", 1, None),
         ("PATCH", ".*/runnerpools/small", "FailedUpdate", "update runnerpools", 1, None),
-        ("PATCH", ".*/runnerpools/small", "FailedUpdate", "update runnerpools", 0, leaving),
+        ("PUT", ".*/runnerpools/small", "FailedUpdate", "update runnerpools", 0, leaving),
         ("PATCH", ".*/runnerpools/small/status", "FailedUpdate", "update runnerpools/status", 1, nothing),
         ("PATCH", ".*/pods/[^/]+", "FailedUpdate", "update pods", 1, limited),
         ("DELETE", ".*/pods/[^/]+", "FailedDelete", "delete pods", 1, over),
