@@ -56,11 +56,11 @@ RIGHTS: Mapping[str, Sequence[Right]] = {
         Right("get", path="/openid/v1/jwks"),
     ),
     "worker": (
-        *_rights("get list create patch delete", "pods"),
+        *_rights("get list create update patch delete", "pods"),
         *_rights("get list create delete", "serviceaccounts"),
         *_rights("get list create delete", "statefulsets", "apps"),
         *_rights("list delete", "persistentvolumeclaims"),
-        *_rights("get list patch", PLURAL, GROUP),
+        *_rights("get list update patch", PLURAL, GROUP),
         *_rights("patch", f"{PLURAL}/status", GROUP),
         *_rights("create list", "events", "events.k8s.io"),
         *_rights("create", "configmaps"),

@@ -45,9 +45,9 @@ class Detached:
 def detach_runners(client: KubeClient, *, namespace: str, policy: RetryPolicy | None = None) -> Detached:
     """Remove the StatefulSets of all runners in a namespace without their Pods, then the finalizers of the Pods.
 
-    A repeated call continues after an error. If the API server refuses the change of one Pod, or if the Pod changes
-    during every try, the other Pods are still changed, and then the error is raised. Raises `Retryable` if the
-    StatefulSets do not disappear in time, and the errors of `KubeClient.request`.
+    A repeated call continues after an error. If the API server refuses the change of one Pod, the other Pods are still
+    changed, and then the error is raised. Raises `Retryable` if the StatefulSets do not disappear in time, and the
+    errors of `KubeClient.request`.
     """
     sets = _stateful_sets(client, namespace, policy)
     for name, uid in sets.items():
@@ -66,7 +66,7 @@ def detach_runners(client: KubeClient, *, namespace: str, policy: RetryPolicy | 
         path = object_path("pods", namespace=namespace, name=pod.name)
         try:
             removed += finalizers.remove(client, path, uid=pod.uid, finalizer=EXIT_FINALIZER, policy=policy)
-        except (Forbidden, Invalid, Retryable) as error:
+        except (Forbidden, Invalid) as error:
             refused = error
     if refused is not None:
         raise refused

@@ -39,6 +39,9 @@ SELDOM = {
     ("web", "runnerpools", "get"),
     ("worker", "runnerpools", "get"),
     ("worker", "runnerpools", "patch"),
+    # Only for the removal of finalizers, at the end of a drain and of a Pod with volumes.
+    ("worker", "runnerpools", "update"),
+    ("worker", "pods", "update"),
     ("worker", "runnerpools/status", "patch"),
     ("worker", "serviceaccounts", "get"),
     ("worker", "serviceaccounts", "list"),
