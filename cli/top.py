@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from models.browse.fleet import AccountLine
     from ostler.secrets import Secret
 
+_CTRL_C = b"\x03"
+_LOCAL_FLAGS = 3
+"""Index of the local flags in the result of `termios.tcgetattr`."""
+
 
 def top(
     once: Annotated[bool, typer.Option("--once", help="print the screen once, also on a terminal")] = False,
@@ -64,6 +68,8 @@ def _show_live(console: Console, *, every: float) -> None:
         with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
             keys = b""
             while b"q" not in keys:
+                if _CTRL_C in keys:
+                    raise KeyboardInterrupt
                 order = (order + keys.count(b"s")) % len(orders)
                 live.update(_picture(engine, url, console, orders[order]), refresh=True)
                 keys = pressed(every)
@@ -106,6 +112,9 @@ def _keys() -> Iterator[Callable[[float], bytes]]:
     before = termios.tcgetattr(stdin)
     try:
         tty.setcbreak(stdin)
+        mode = termios.tcgetattr(stdin)
+        mode[_LOCAL_FLAGS] &= ~termios.ISIG  # Ctrl-C is a key here, because a signal can be lost while rich draws
+        termios.tcsetattr(stdin, termios.TCSADRAIN, mode)
         yield pressed
     finally:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)

@@ -121,9 +121,9 @@ def test_top_on_a_terminal_changes_its_order_and_ends_with_q(operator: Operator)
 
 def test_top_on_a_terminal_ends_with_ctrl_c(operator: Operator) -> None:
     count_pods(operator)
-    with on_a_terminal(operator.environment(), "top", "--every", "60") as (process, until, _):
+    with on_a_terminal(operator.environment(), "top", "--every", "60") as (process, until, terminal):
         until("repairs in the last hour")
-        process.send_signal(2)
+        os.write(terminal, b"\x03")
         assert process.wait(timeout=60) == 130
 
 
