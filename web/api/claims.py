@@ -100,16 +100,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     async def claims(query: Annotated[Claims, Query()], accounts: Visible) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
-        wanted = ClaimFilter(
-            state=query.state,
-            live=query.live,
-            purpose=query.purpose,
-            account_id=query.account_id,
-            pool_id=query.pool_id,
-            job_id=query.job_id,
-            pod=query.pod,
-            accounts=accounts,
-        )
+        wanted = ClaimFilter(**query.filters(), accounts=accounts)
         page = await database().run(lambda db: list_claims(db, wanted, after=after, limit=query.limit))
         return {"items": [shown(row) for row in page.rows], "next_cursor": cursors.make(listing, page.next_id)}
 

@@ -120,15 +120,7 @@ def router(database: Callable[[], Database], cursors: Cursors, timings: Timings)
     async def jobs(query: Annotated[Jobs, Query()], accounts: Visible) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
-        wanted = JobFilter(
-            state=query.state,
-            hold_reason=query.hold_reason,
-            held=query.held,
-            account_id=query.account_id,
-            pool_id=query.pool_id,
-            repository=query.repository,
-            accounts=accounts,
-        )
+        wanted = JobFilter(**query.filters(), accounts=accounts)
         page = await database().run(lambda db: list_jobs(db, wanted, after=after, limit=query.limit))
         now = utcnow()
         return {

@@ -41,6 +41,10 @@ class Listing(BaseModel):
         default=None, max_length=100, description="`next_cursor` of the previous page. The filters must be the same"
     )
 
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by name, without the page. The filter of the query has the same names."""
+        return self.model_dump(exclude={"limit", "cursor"})
+
     def identity(self) -> str:
         """Return the name of the list and its filters as a text.
 

@@ -130,15 +130,7 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     async def repairs(query: Annotated[Repairs, Query()]) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
-        wanted = RepairFilter(
-            sweep=query.sweep,
-            outcome=query.outcome,
-            dry=query.dry,
-            claim_id=query.claim_id,
-            job_id=query.job_id,
-            pod_uid=query.pod_uid,
-            run_id=query.run_id,
-        )
+        wanted = RepairFilter(**query.filters())
         page = await database().run(lambda db: list_repairs(db, wanted, after=after, limit=query.limit))
         return {"items": list(page.rows), "next_cursor": cursors.make(listing, page.next_id)}
 
