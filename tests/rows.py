@@ -41,6 +41,37 @@ def insert_pool(engine: Engine, name: str = "small", **columns: Any) -> int:
         return int(db.execute(insert(table).values(row).returning(table.c.id)).scalar_one())
 
 
+def insert_account(engine: Engine, account_id: int = 7, login: str = "acme", *, count: int = 10) -> None:
+    """Insert the row of an account. `count` is its budget of Pods; its budget of vCPU and memory is large."""
+    run_sql(
+        engine,
+        "INSERT INTO accounts VALUES (:id, :login, 1, :count, 80000, 81920, '[]', now())",
+        id=account_id,
+        login=login,
+        count=count,
+    )
+
+
+def insert_job(engine: Engine, job_id: int, **columns: Any) -> None:
+    """Insert the row of a queued job of account 7; `columns` replace the defaults or add to them."""
+    row = {
+        "id": job_id,
+        "account_id": 7,
+        "repository": "acme/shop",
+        "scope": "orgs/acme",
+        "run_id": 1,
+        "run_attempt": 1,
+        "name": "build",
+        "labels": ["linux"],
+        "state": "queued",
+        "queued_at": func.now(),
+        "changed_at": func.now(),
+        **columns,
+    }
+    with engine.begin() as db:
+        db.execute(insert(metadata.tables["jobs"]).values(row))
+
+
 def pool_facts(name: str = "small", **changed: Any) -> PoolFacts:
     """Return a pool as the reconciler observes it; `changed` replace the defaults or add to them."""
     facts: dict[str, Any] = {

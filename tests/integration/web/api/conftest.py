@@ -22,7 +22,7 @@ from ostler.settings import Settings
 from rules.token_scopes import TokenScope
 from tests.database import Database
 from tests.outbox import PublisherOutbox
-from tests.rows import insert_pool, run_sql
+from tests.rows import insert_account, insert_job, insert_pool, run_sql
 from web.api.app import build_api, mount_api
 from web.api.database import Database as ApiDatabase
 
@@ -70,36 +70,13 @@ class Stage:
         return run_sql(self.engine, statement, **values)
 
     def account(self, account_id: int = 7, login: str = "acme", *, count: int = 10) -> None:
-        self.execute(
-            "INSERT INTO accounts VALUES (:id, :login, 1, :count, 80000, 81920, '[]', now())",
-            id=account_id,
-            login=login,
-            count=count,
-        )
+        insert_account(self.engine, account_id, login, count=count)
 
     def pool(self, name: str = "small", *, labels: tuple[str, ...] = ("linux", "small")) -> int:
         return insert_pool(self.engine, name, labels=list(labels), vcpu=2000, memory=4096, replicas=3)
 
-    def job(self, job_id: int, *, pool_id: int | None = None, state: str = "queued", **columns: Any) -> None:
-        values = {
-            "id": job_id,
-            "account_id": 7,
-            "repository": "acme/shop",
-            "scope": "orgs/acme",
-            "run_id": 1,
-            "run_attempt": 1,
-            "name": "build",
-            "labels": ["linux"],
-            "state": state,
-            "pool_id": pool_id,
-            "queued_at": utcnow(),
-            "changed_at": utcnow(),
-            **columns,
-        }
-        self.execute(
-            f"INSERT INTO jobs ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})",  # noqa: S608
-            **values,
-        )
+    def job(self, job_id: int, **columns: Any) -> None:
+        insert_job(self.engine, job_id, **columns)
 
 
 def make_token(engine: Engine, *scopes: TokenScope, name: str = "test", **how: Any) -> str:
