@@ -7,7 +7,6 @@ from Postgres, so they also work while the cluster does not answer. `pool_change
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,12 +14,14 @@ import typer
 from cli.output import Json, Limit, age, fail, given_id, print_json, query
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_note, print_table
 from ostler.clock import utcnow
+from rules.pools.pod_states import COUNTED_WITHIN
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy import Connection
 
+    from models.browse.health import Obstacle
     from models.browse.pools import PoolStory, PoolTroubles
 
 
@@ -30,9 +31,6 @@ OUTLIVED = 3
 A Pod outlives its runner if a further container still runs after the poller and the runner have ended. A smaller number
 is no sign of a problem, because such Pods might only need more time to end.
 """
-
-OLD_STATUS = 60
-"""Seconds after which a status is reported as old. The reconciler confirms the status of each pool every 10 seconds."""
 
 _OTHERS = ("ending", "retiring", "unresponsive", "spent", "lost")
 """States of Pods that have no column of their own in the list."""
@@ -65,7 +63,7 @@ def list_(
         return [_seen(db, story, obstacle, now=now) for story in stories if story is not None], obstacle
 
     found, obstacle = query(body)
-    general = "" if obstacle is None else obstacle.words
+    general = "" if obstacle is None else str(obstacle)
     if form is Form.NAME:
         print_names(each["name"] for each in found)
         return
@@ -77,10 +75,11 @@ def list_(
         return
     if general:
         print_note(general)
-    if old := [each["name"] for each in found if each["status"] and each["status"]["age_seconds"] > OLD_STATUS]:
+    oldest = COUNTED_WITHIN.total_seconds()
+    if old := [each["name"] for each in found if each["status"] and each["status"]["age_seconds"] > oldest]:
         print_note(
-            f"no reconcile has confirmed the status of {', '.join(old)} for {OLD_STATUS} seconds or more: check that a "
-            "worker serves the queue `pools`, and that the API server answers (`ostler doctor`)"
+            f"no reconcile has confirmed the status of {', '.join(old)} for {oldest:.0f} seconds "
+            "or more: check that a worker serves the queue `pools`, and that the API server answers (`ostler doctor`)"
         )
     print_table(
         (
@@ -174,14 +173,6 @@ def show(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """A problem that affects every pool: the word that replaces the state `ready`, and the effect and the cause."""
-
-    state: str
-    words: str
-
-
 def _seen(db: Connection, story: PoolStory, obstacle: Obstacle | None, *, now: datetime) -> Seen:
     """Return a pool with the numbers of its Pods and jobs, its state in a word, and its problem."""
     from models.browse.pools import pool_troubles, shown
@@ -189,19 +180,14 @@ def _seen(db: Connection, story: PoolStory, obstacle: Obstacle | None, *, now: d
     state = _state(story)
     trouble = _trouble(story, pool_troubles(db, story.pool.id, now=now))
     if state == "ready" and obstacle is not None:
-        state, trouble = obstacle.state, trouble or obstacle.words
+        state, trouble = obstacle.state, trouble or str(obstacle)
     return {**shown(story.pool, now=now), "counts": story.counts, "state": state, "trouble": trouble}
 
 
 def _obstacle(db: Connection, *, now: datetime) -> Obstacle | None:
-    from models.db import epochs
-    from models.upstream import gates
+    from models.browse.health import obstacles
 
-    epoch = epochs.read(db, now=now)
-    if epoch.older_since is not None:
-        return Obstacle("frozen", f"no job is matched and no Pod is retired: {epoch.doubt}")
-    closed = "; ".join(map(str, gates.shut(db)))
-    return Obstacle("gate closed", f"the autoscaler changes no pool: {closed}") if closed else None
+    return next((each for each in obstacles(db, now=now) if each.state), None)
 
 
 def _state(story: PoolStory) -> str:

@@ -38,9 +38,6 @@ NARROWEST, WIDEST = 80, 110
 RECENT = timedelta(hours=1)
 """Period before now that the waits and repairs of the screen cover."""
 
-OLD_NUMBERS = timedelta(seconds=30)
-"""Numbers of Pods that are older than this are reported as old. The reconciler confirms them every 10 seconds."""
-
 MOST_NOTES = 4
 """Maximum number of notes below the pools if the height of the screen is limited."""
 
@@ -81,20 +78,18 @@ class Fleet:
 def read(db: Connection, *, now: datetime) -> Fleet:
     """Return the fleet at this moment."""
     from models.browse.fleet import account_lines, pool_lines
+    from models.browse.health import obstacles
     from models.browse.repairs import count_repairs
     from models.browse.statistics import live_claims
     from models.browse.waits import By, waits
-    from models.db import epochs
-    from models.upstream import gates
 
-    epoch = epochs.read(db, now=now)
-    stopped = "no job is matched and no Pod is retired" if epoch.older_since else "no Pod can be retired"
+    recent = waits(db, since=now - RECENT, until=now, by=By.ACCOUNT, now=now)
     return Fleet(
         now=now,
-        problems=[*([f"{stopped}: {epoch.doubt}"] if epoch.doubt else []), *map(str, gates.shut(db))],
+        problems=[str(each) for each in obstacles(db, now=now)],
         pools=pool_lines(db),
         accounts=account_lines(db),
-        waits={each.name: each for each in waits(db, since=now - RECENT, until=now, by=By.ACCOUNT, now=now)},
+        waits={each.name: each for each in recent if each.name is not None},
         claims=live_claims(db),
         repairs=count_repairs(db, since=now - RECENT),
     )
@@ -257,7 +252,7 @@ def _notes(fleet: Fleet, *, most: int | None) -> Sequence[Text]:
         name = _name(row, fleet.pools)
         if row.problem:
             notes.append((0, f"{name}: {row.problem}", "red"))
-        if row.counted_at is not None and fleet.now - row.counted_at > OLD_NUMBERS:
+        if row.counted_at is not None and row.is_old(now=fleet.now):
             notes.append((1, f"{name}: its Pods were counted {age(row.counted_at, now=fleet.now)} ago", "yellow"))
         if row.draining or row.paused:
             notes.append((2, f"{name}: {'draining' if row.draining else 'paused'}", "dim"))

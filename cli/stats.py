@@ -44,13 +44,14 @@ def stats(
         raise typer.BadParameter(f"--since ({begin:%Y-%m-%d %H:%M:%S} UTC) must be before the end of the span")
     found = query(lambda db: waits(db, since=begin, until=end, by=By(by), now=now))
     if as_json:
-        print_json({"since": begin, "until": end, "by": by, "groups": [shown(each) for each in found]})
+        groups, total = [shown(each) for each in found[:-1]], [shown(each) for each in found[-1:]]
+        print_json({"since": begin, "until": end, "by": by, "groups": groups, "total": total[0] if total else None})
         return
     print_table(
         (Column(by, Kind.NAME), "jobs", "p50", "p95", "longest wait", "runner minutes"),
         (
             (
-                each.name,
+                "all jobs" if each.name is None else each.name,
                 each.jobs,
                 duration(each.p50),
                 duration(each.p95),

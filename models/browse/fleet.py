@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from models.claims.matching import DISPATCHABLE
 from models.db.sql import text
 from models.routing import usage
-from rules.pools.pod_states import PodState
+from rules.pools.pod_states import COUNTED_WITHIN, PodState
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,10 @@ class PoolLine:
     counted_at: datetime | None
     problem: str | None
 
+    def is_old(self, *, now: datetime) -> bool:
+        """Return True if the reconciler has not counted the Pods lately, or never."""
+        return self.counted_at is None or now - self.counted_at > COUNTED_WITHIN
+
 
 @dataclass(frozen=True, slots=True)
 class AccountLine:
@@ -63,13 +67,24 @@ class AccountLine:
     oldest_queued_at: datetime | None
 
 
+_SEEN = "AND (CAST(:accounts AS bigint[]) IS NULL OR account_id = ANY(CAST(:accounts AS bigint[])))"
+"""SQL condition on the account of a row: the caller may see it (`:accounts`, NULL: every account)."""
+
+
+def _used(only: str = "") -> str:
+    return f"""
+        SELECT account_id, CAST(count(*) AS bigint) AS count, CAST(sum(vcpu) AS bigint) AS vcpu,
+               CAST(sum(memory) AS bigint) AS memory
+        FROM ({usage.used_pods(only)}) pods GROUP BY account_id
+    """
+
+
 _POOLS = text(f"""
     WITH heads AS MATERIALIZED (
         SELECT pool_id, account_id, count(*) AS jobs, min(queued_at) AS queued_at FROM jobs
         WHERE {DISPATCHABLE} AND pool_id IS NOT NULL GROUP BY pool_id, account_id
     ), used AS (
-        SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
-        FROM ({usage.used_pods()}) pods GROUP BY account_id
+        {_used()}
     ), queue AS (
         SELECT heads.pool_id, sum(heads.jobs) AS jobs, min(heads.queued_at) AS queued_at,
                min(heads.queued_at) FILTER (
@@ -94,22 +109,18 @@ _ACCOUNTS = text(f"""
         SELECT account_id, count(*) FILTER (WHERE hold_reason IS NULL) AS queued,
                count(*) FILTER (WHERE hold_reason IS NOT NULL) AS held,
                min(queued_at) FILTER (WHERE hold_reason IS NULL) AS queued_at
-        FROM jobs WHERE state = 'queued' GROUP BY account_id
+        FROM jobs WHERE state = 'queued' {_SEEN} GROUP BY account_id
     ), running AS (
-        SELECT account_id, count(*) AS jobs FROM jobs WHERE state = 'running' GROUP BY account_id
+        SELECT account_id, count(*) AS jobs FROM jobs WHERE state = 'running' {_SEEN} GROUP BY account_id
     ), used AS (
-        SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
-        FROM ({usage.used_pods()}) pods GROUP BY account_id
+        {_used(_SEEN)}
     )
     SELECT a.id, a.login, a.weight, a.access, a.budget_count, a.budget_vcpu, a.budget_memory,
-           CAST(coalesce(u.count, 0) AS bigint) AS used_count, CAST(coalesce(u.vcpu, 0) AS bigint) AS used_vcpu,
-           CAST(coalesce(u.memory, 0) AS bigint) AS used_memory, coalesce(w.queued, 0) AS queued,
-           coalesce(w.held, 0) AS held, coalesce(r.jobs, 0) AS running, w.queued_at
+           coalesce(u.count, 0) AS used_count, coalesce(u.vcpu, 0) AS used_vcpu, coalesce(u.memory, 0) AS used_memory,
+           coalesce(w.queued, 0) AS queued, coalesce(w.held, 0) AS held, coalesce(r.jobs, 0) AS running, w.queued_at
     FROM accounts a LEFT JOIN waiting w ON w.account_id = a.id LEFT JOIN running r ON r.account_id = a.id
     LEFT JOIN used u ON u.account_id = a.id
-    WHERE (w.account_id IS NOT NULL OR r.account_id IS NOT NULL OR u.account_id IS NOT NULL)
-      AND (CAST(:accounts AS bigint[]) IS NULL OR a.id = ANY(CAST(:accounts AS bigint[])))
-    ORDER BY a.login
+    WHERE w.account_id IS NOT NULL OR r.account_id IS NOT NULL OR u.account_id IS NOT NULL ORDER BY a.login
 """)
 
 

@@ -1,4 +1,4 @@
-"""Health of the deployment: the Postgres server, the heartbeats of web, the last webhook, and the pools."""
+"""Health of the deployment: obstacles to all pools, the Postgres server, web, the last webhook, and the pools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,37 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from models.db import epochs
 from models.db.sql import text
+from models.upstream import gates
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """A problem that affects every pool: what does not happen, and why.
+
+    `state` is the word for a pool that is otherwise ready. It is empty if such a pool still counts as ready.
+    """
+
+    state: str
+    effect: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.effect}: {self.cause}"
+
+
+def obstacles(db: Connection, *, now: datetime) -> Sequence[Obstacle]:
+    """Return what stops work in the whole fleet, the worst first."""
+    found = []
+    epoch = epochs.read(db, now=now)
+    if epoch.doubt is not None and epoch.older_since is not None:
+        found.append(Obstacle("frozen", "no job is matched and no Pod is retired", epoch.doubt))
+    elif epoch.doubt is not None:
+        found.append(Obstacle("", "no Pod is retired", epoch.doubt))
+    if closed := "; ".join(map(str, gates.shut(db))):
+        found.append(Obstacle("gate closed", "the autoscaler changes no pool", closed))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ class Statistics:
     - `claim_seconds`: the longest time since the last transition of a claim, by purpose and state.
     - `offered_pods`: how many Pods have an offer of a live web process.
     - `oldest_queued_seconds`: the age of the oldest queued job that is not held.
-    - `oldest_dispatchable_seconds`: the age of the oldest queued job that is not held and whose account has budget for
-      one more Pod of the job's pool.
     - `closed_seconds`: the time since each gate closed, by upstream. The time is 0 for an open gate.
     - `stalled_seconds`: the age of the oldest stall, by cause.
     - `last_tick`: the time at which the last tick of any sweep began, without dry runs, or None if no sweep has run.
@@ -54,7 +52,6 @@ class Statistics:
     claim_seconds: Mapping[tuple[str, str], float]
     offered_pods: int
     oldest_queued_seconds: float
-    oldest_dispatchable_seconds: float
     closed_seconds: Mapping[str, float]
     stalled_seconds: Mapping[Cause, float]
     last_tick: datetime | None
@@ -66,7 +63,7 @@ class Statistics:
     braked: Sequence[runner_failures.Braked]
     versions: Sequence[runner_versions.PoolVersion]
     backoffs: Mapping[str, int]
-    pools: Sequence[PoolLine] = ()
+    pools: Sequence[PoolLine]
 
 
 def live_claims(db: Connection) -> Sequence[Row[Any]]:
@@ -96,8 +93,6 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         """),
         {"now": now, "alive": now - WEB_ALIVE},
     ).scalar_one()
-    pools = pool_lines(db)
-    dispatchable = min((each.oldest_dispatchable_at for each in pools if each.oldest_dispatchable_at), default=None)
     oldest = [row.oldest for row in jobs if row.state == "queued" and row.hold_reason is None]
     return Statistics(
         jobs={(row.state, row.hold_reason): row.jobs for row in jobs},
@@ -105,7 +100,6 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         claim_seconds={(row.purpose, row.state): max(0.0, (now - row.oldest).total_seconds()) for row in claims},
         offered_pods=offered,
         oldest_queued_seconds=max(0.0, (now - oldest[0]).total_seconds()) if oldest else 0.0,
-        oldest_dispatchable_seconds=0.0 if dispatchable is None else max(0.0, (now - dispatchable).total_seconds()),
         closed_seconds={
             row.upstream: 0.0 if row.open else max(0.0, (now - row.closed_at).total_seconds()) for row in gates.read(db)
         },
@@ -119,5 +113,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         braked=runner_failures.brakes(db),
         versions=runner_versions.read(db),
         backoffs=Counter(each.kind for each in backoffs.in_force(db, now=now)),
-        pools=pools,
+        pools=pool_lines(db),
     )

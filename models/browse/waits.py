@@ -15,7 +15,6 @@ from models.db.sql import text
 class By(StrEnum):
     """Grouping of the waits. With `hour` and `day`, the name of a group is the begin of the hour or the day in UTC."""
 
-    ALL = "all"
     POOL = "pool"
     ACCOUNT = "account"
     REPOSITORY = "repository"
@@ -24,7 +23,6 @@ class By(StrEnum):
 
 
 _NAMES = {
-    By.ALL: "''",
     By.POOL: "coalesce(p.name, '-')",
     By.ACCOUNT: "a.login",
     By.REPOSITORY: "j.repository",
@@ -34,20 +32,23 @@ _NAMES = {
 
 
 _ALSO = {By.POOL: ", p.id", By.ACCOUNT: ", a.id"}
-"""What the groups also differ in: two pools in different namespaces, or two accounts, might have the same name."""
+"""Further columns of the groups, because pools of two namespaces can have the same name, and so can two accounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Waits of the jobs of one group, in seconds from GitHub's `queued` to the begin of the execution."""
+    """Waits of the jobs of one group, in seconds from GitHub's `queued` to the begin of the execution.
 
-    name: str
+    `name` is None for the waits of all jobs.
+    """
+
+    name: str | None
     jobs: int
     p50: float
     p95: float
     most: float
     run_seconds: float
-    """Sum of the seconds for which these jobs were executed. A job that is executed now counts until now."""
+    """Sum of the execution times of these jobs, in seconds. A running job counts until `now`."""
 
 
 def waits(
@@ -59,9 +60,10 @@ def waits(
     now: datetime,
     accounts: Collection[int] | None = None,
 ) -> Sequence[Waits]:
-    """Return the waits of the jobs whose execution began in this span, in the order of the groups' names.
+    """Return the waits of the jobs whose execution began in this span: of each group by name, and of all jobs last.
 
-    If `accounts` is given, only jobs of these accounts count. Jobs whose rows were pruned are missing.
+    The result is empty if no job began. If `accounts` is given, only jobs of these accounts count. Jobs whose rows were
+    pruned are missing.
     """
     rows = db.execute(
         text(f"""
@@ -84,7 +86,8 @@ def waits(
             ) w
             WHERE e.started_at >= :since AND e.started_at < :until
               AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
-            GROUP BY 1{_ALSO.get(by, "")} ORDER BY 1
+            GROUP BY GROUPING SETS ((1{_ALSO.get(by, "")}), ()) HAVING count(*) > 0
+            ORDER BY grouping({_NAMES[by]}), 1
         """),
         {"since": since, "until": until, "now": now, "accounts": None if accounts is None else list(accounts)},
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 
@@ -31,6 +32,9 @@ class PodState(StrEnum):
     UNRESPONSIVE = "unresponsive"
     SPENT = "spent"
 
+
+COUNTED_WITHIN = timedelta(minutes=1)
+"""Age above which the numbers in the status of a pool are old. The reconciler confirms them every 10 seconds."""
 
 AVAILABLE = frozenset({PodState.WARM, PodState.RESERVED, PodState.BUSY, PodState.ENDING})
 """States of Pods that serve a job or can serve a job at once. In a rollout, other Pods count as unavailable."""

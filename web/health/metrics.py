@@ -248,11 +248,6 @@ class Rows(Collector):
             "Age of the oldest queued job that is not held, in seconds; 0 without one",
             found.oldest_queued_seconds,
         )
-        yield GaugeMetricFamily(
-            "ostler_oldest_dispatchable_job_seconds",
-            "Age in seconds of the oldest queued job that is not held and fits its account's budget; 0 without one",
-            found.oldest_dispatchable_seconds,
-        )
 
 
 def _braked(found: Statistics) -> Metric:
@@ -293,15 +288,22 @@ def _pools(found: Statistics, *, now: datetime) -> Iterator[Metric]:
         "Pods of a pool that the reconciler counted last, by state",
         labels=("namespace", "pool", "state"),
     )
+    ages = []
     for each in found.pools:
         place = (each.namespace, each.name)
         jobs.add_metric((*place, "queued"), each.queued)
         jobs.add_metric((*place, "held"), each.held)
         since = each.oldest_dispatchable_at
-        oldest.add_metric(place, 0 if since is None else max(0.0, (now - since).total_seconds()))
+        ages.append(0.0 if since is None else max(0.0, (now - since).total_seconds()))
+        oldest.add_metric(place, ages[-1])
         for state, many in (each.pods or {}).items():
             pods.add_metric((*place, state), many)
     yield from (jobs, oldest, pods)
+    yield GaugeMetricFamily(
+        "ostler_oldest_dispatchable_job_seconds",
+        "Age in seconds of the oldest queued job that is not held and fits its account's budget; 0 without one",
+        max(ages, default=0.0),
+    )
 
 
 def _scaling(found: Statistics) -> Metric:

@@ -21,14 +21,13 @@ from starlette.responses import Response
 from models.browse.accounts import AccountFilter, list_accounts
 from models.browse.api_tokens import Holder
 from models.browse.fleet import AccountLine, PoolLine, account_lines, pool_lines
+from models.browse.health import obstacles
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.page import LARGEST, Page
 from models.browse.pools import PoolFilter, list_pools
 from models.browse.repairs import RepairFilter, list_repairs
 from models.browse.waits import By, Waits, waits
 from models.claims.pod_ends import end_of
-from models.db import epochs
-from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.settings import Settings
 from rules.claims.machines import JobState
@@ -44,9 +43,6 @@ from web.ui import drawings
 from web.ui.rendering import HOLDER, REFRESH, page
 
 WAITS_OF = timedelta(hours=1)
-COUNTED_WITHIN = timedelta(minutes=2)
-"""Age of the numbers of Pods above which the overview warns. A pool is reconciled every 10 seconds."""
-
 MOST = 200
 """Number of pools and of accounts that the overview shows. Each open page renders them every 2 seconds."""
 
@@ -71,7 +67,6 @@ class Overview:
 
     pools: Sequence[PoolLine] | None
     accounts: Sequence[AccountLine]
-    all_waits: Waits | None
     waits: Sequence[Waits]
     attention: Sequence[Attention]
 
@@ -116,15 +111,7 @@ class Pages:
         query, holder, now = _query(request, Jobs), _holder(request), utcnow()
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
-        wanted = JobFilter(
-            state=query.state,
-            hold_reason=query.hold_reason,
-            held=query.held,
-            account_id=query.account_id,
-            pool_id=query.pool_id,
-            repository=query.repository,
-            accounts=holder.accounts,
-        )
+        wanted = JobFilter(**query.filters(), accounts=holder.accounts)
         refreshes = "hx-request" in request.headers  # a refresh does not replace the form of the filters
 
         def body(db: Connection) -> tuple[Page, Sequence[Row[Any]], Sequence[Row[Any]]]:
@@ -186,7 +173,7 @@ class Pages:
         query = _query(request, Repairs)
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
-        wanted = RepairFilter(**query.model_dump(exclude={"limit", "cursor"}))
+        wanted = RepairFilter(**query.filters())
         repairs = await self._database().run(lambda db: list_repairs(db, wanted, after=after, limit=query.limit))
         return page(
             request,
@@ -202,31 +189,19 @@ def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
     seen = holder.accounts
     accounts = account_lines(db, accounts=seen)
     since = now - WAITS_OF
-    total = waits(db, since=since, until=now, by=By.ALL, now=now, accounts=seen)
     groups = By.POOL if seen is None else By.ACCOUNT
-    parts = waits(db, since=since, until=now, by=groups, now=now, accounts=seen)
+    found_waits = waits(db, since=since, until=now, by=groups, now=now, accounts=seen)
     pools = pool_lines(db) if seen is None else None
-    found = [] if pools is None else [*_of_upstreams(db, now=now), *_of_pools(pools, now=now)]
+    found = []
+    if pools is not None:
+        found += [Attention(each.effect[:1].upper() + each.effect[1:], each.cause) for each in obstacles(db, now=now)]
+        found += _of_pools(pools, now=now)
     if held := sum(each.held for each in accounts):
         what = "1 queued job is held" if held == 1 else f"{held:,} queued jobs are held"
         found.append(
             Attention(what, "Ostler matches no held job. The page of a job says why it is held.", "/ui/jobs?held=true")
         )
-    return Overview(pools, accounts, total[0] if total else None, parts, found)
-
-
-def _of_upstreams(db: Connection, *, now: datetime) -> Sequence[Attention]:
-    found = [
-        Attention(
-            f"The gate of {each.upstream} is closed",
-            f"Closed since {each.since:%Y-%m-%d %H:%M:%S} UTC: {each.why or 'calls fail'}. While it is closed, no "
-            "sweep deletes a Pod or a runner, and no pool is scaled.",
-        )
-        for each in gates.shut(db)
-    ]
-    if doubt := epochs.read(db, now=now).doubt:
-        found.append(Attention("Postgres might be older than the cluster", doubt))
-    return found
+    return Overview(pools, accounts, found_waits, found)
 
 
 def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention]:
@@ -244,7 +219,7 @@ def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention
             f"#pool-{each.id}",
         )
         for each in pools
-        if each.counted_at is None or each.counted_at < now - COUNTED_WITHIN
+        if each.is_old(now=now)
     ]
     return found
 

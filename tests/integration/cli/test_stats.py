@@ -36,11 +36,12 @@ def history(operator: Operator) -> Operator:
     return operator
 
 
-@pytest.mark.parametrize("by", [each for each in By if each is not By.ALL])
+@pytest.mark.parametrize("by", list(By))
 def test_stats_groups_the_jobs_of_the_last_day(history: Operator, by: By) -> None:
     found = history.json("stats", "--by", by)
     (group,) = found["groups"]
     assert found["by"] == by
+    assert found["total"] == {**group, "name": None}
     assert {name: group[name] for name in group if name != "name"} == {
         "jobs": 1,
         "p50_seconds": 30,
@@ -52,9 +53,10 @@ def test_stats_groups_the_jobs_of_the_last_day(history: Operator, by: By) -> Non
 
 
 def test_stats_prints_a_table(history: Operator) -> None:
-    head, row = history.run("stats").stdout.splitlines()
+    head, row, total = history.run("stats").stdout.splitlines()
     assert head.split() == ["pool", "jobs", "p50", "p95", "longest", "wait", "runner", "minutes"]
     assert row.split() == ["linux", "1", "30s", "30s", "30s", "10.0"]
+    assert total.split() == ["all", "jobs", "1", "30s", "30s", "30s", "10.0"]
 
 
 @pytest.mark.parametrize(

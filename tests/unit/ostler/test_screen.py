@@ -116,7 +116,7 @@ def test_screen_begins_with_the_problems_of_the_fleet() -> None:
 def test_screen_reports_problems_and_old_numbers_of_pools() -> None:
     pools = [
         pool("a", paused=True),
-        pool("b", counted=45),
+        pool("b", counted=75),
         pool("c", problem="no image " * 20),
         pool("d", pods=None, counted_at=None),
     ]
@@ -124,7 +124,7 @@ def test_screen_reports_problems_and_old_numbers_of_pools() -> None:
     assert shown[5].split() == ["d", "6", "-", "-", "-", "-", "-", "12", "5", "-"]
     assert shown[6].startswith("c: no image no image")
     assert shown[6].endswith("…")
-    assert shown[7:9] == ["b: its Pods were counted 45s ago", "a: paused"]
+    assert shown[7:9] == ["b: its Pods were counted 1m15s ago", "a: paused"]
 
 
 @pytest.mark.parametrize(

@@ -174,18 +174,19 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
     dashboard.execute("INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '31 of 34 calls failed')")
     page = Parsed(dashboard.see().text)
     for each in (
-        "The gate of github is closed",
+        "The autoscaler changes no pool the gate of github has been closed since",
         "31 of 34 calls failed",
         "Pool small is degraded no node has room",
         "The numbers of pool never-counted are old",
         "1 queued job is held",
     ):
         assert each in page.text
-    assert page.text.index("Attention") < page.text.index("The gate of github") < page.text.index("Pools Queue")
+    assert page.text.index("Attention") < page.text.index("the gate of github") < page.text.index("Pools Queue")
     assert {f"#pool-{pool_id}", "/ui/jobs?held=true"} <= set(page.values("href"))
     assert f"pool-{pool_id}" in page.values("id")
     dashboard.execute("UPDATE epochs SET older_since = now(), why = 'restored'")
-    assert "Postgres might be older than the cluster" in text_of(dashboard)
+    told = "No job is matched and no Pod is retired Postgres is older than the cluster"
+    assert told in text_of(dashboard)
 
 
 def test_overview_shows_waits_of_the_last_hour_by_pool(dashboard: Dashboard) -> None:
