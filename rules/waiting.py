@@ -243,9 +243,9 @@ def _held(job: JobFacts, reason: HoldReason) -> Explanation:
                 WaitsFor.POOL,
                 f"Pools have the labels of the job ({labels}), but no pool is allowed to serve the job: {detail}.",
                 "Relax this rule in the spec of the RunnerPool, or add a pool that allows the job. The fields "
-                "volumes.reclaim and lifecycle cannot be changed (docs/operations/volumes.md). The job continues "
-                "within a minute. Allow jobs of forks only in pools whose nodes and network you would lend to "
-                "strangers (docs/security.md).",
+                "volumes.reclaim, lifecycle and registration cannot be changed (docs/operations/volumes.md). The "
+                "job continues within a minute. Allow jobs of forks only in pools whose nodes and network you would "
+                "lend to strangers (docs/security.md).",
             )
         case HoldReason.ORIGIN_UNKNOWN:
             return Explanation(

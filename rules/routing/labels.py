@@ -1,9 +1,11 @@
 """Choice of the pool for a job.
 
-A pool serves a job under four conditions:
+A pool serves a job under five conditions:
 
 - The pool's labels cover the job's labels, ignoring case.
 - The pool's allow lists name the job's account and repository, or are empty.
+- If the pool's runners are persistent, they are registered in the job's organisation or repository. GitHub gives them
+  no jobs of others.
 - The job is not from a fork of a public repository, or the pool allows forks. A pool above the Pod Security level
   `restricted` must allow forks in two fields of its spec. If later runners get the volumes of the pool's runners, the
   job is not from a fork of a private repository either.
@@ -28,6 +30,7 @@ from functools import partial
 
 from rules.routing.forks import Origin, private_only
 from rules.routing.holds import HoldReason
+from rules.routing.scopes import Scope
 
 MOST_REFUSALS = 3
 """Maximum number of pools that the detail of a hold names. Hundreds of pools might refuse a job."""
@@ -42,6 +45,7 @@ class Rule(StrEnum):
 
     ACCOUNTS = "allowedAccounts"
     REPOSITORIES = "allowedRepositories"
+    REGISTRATION = "registration"
     FORKS = "allowForks"
     ELEVATED_FORKS = "security.allowForks"
     VOLUMES = "volumes.reclaim"
@@ -168,6 +172,8 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, public: 
         return Rule.ACCOUNTS
     if pool.allowed_repositories and full_name not in pool.allowed_repositories:
         return Rule.REPOSITORIES
+    if pool.registers_in is not None and not Scope.parse(pool.registers_in).covers(full_name):
+        return Rule.REGISTRATION
     if fork and not pool.serves_forks(public=public):
         return Rule.ELEVATED_FORKS if pool.elevated else Rule.FORKS
     if public and pool.private_only:
@@ -202,6 +208,8 @@ def describe_rule(rule: Rule, *, account_id: int, repository: str) -> str:
             return f"its {rule} do not name account {account_id}"
         case Rule.REPOSITORIES:
             return f"its {rule} do not name {repository}"
+        case Rule.REGISTRATION:
+            return f"its {rule} does not cover {repository}, so GitHub gives none of its jobs to these runners"
         case Rule.FORKS:
             return f"its {rule} is false, and the run comes from a fork of {repository}"
         case Rule.VOLUMES:

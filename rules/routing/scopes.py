@@ -103,6 +103,14 @@ class Scope:
         """
         return self.repository_name is None or self.repository_id is not None
 
+    def covers(self, full_name: str) -> bool:
+        """Return whether the repository `full_name` (`owner/name`, ignoring case) is in this scope.
+
+        GitHub gives the jobs of a repository to no runner of another scope.
+        """
+        mine, other = self.web_path.lower(), full_name.lower()
+        return mine in {other, other.partition("/")[0]}
+
     def __str__(self) -> str:
         if self.repository_name is None:
             return f"orgs/{self.login}"

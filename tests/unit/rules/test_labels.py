@@ -184,6 +184,19 @@ def test_a_persistent_pool_without_forks_serves_private_repositories_only() -> N
     assert choose([replace(static, allow_forks=True)], "linux", public=True).pool_id == 1
 
 
+@pytest.mark.parametrize("scope", ["orgs/zoo", "repos/acme/tools"])
+def test_a_persistent_pool_refuses_jobs_that_github_never_gives_to_its_runners(scope: str) -> None:
+    static, other = replace(pool(1, "linux", priority=1), registers_in=scope), pool(2, "linux")
+
+    assert choose([static, other], "linux").pool_id == 2
+    refused = choose([static], "linux")
+    assert refused.hold_reason is HoldReason.NOT_ALLOWED
+    assert told(refused) == (
+        "pool pool-1: its registration does not cover Acme/App, so GitHub gives none of its jobs to these runners"
+    )
+    assert choose([replace(static, registers_in="repos/acme/app")], "linux").pool_id == 1
+
+
 def test_runners_of_one_repository_have_no_group() -> None:
     found = pool(1, "linux")
     assert [replace(found, registers_in=each).has_group for each in (None, "orgs/acme", "repos/acme/app")] == [

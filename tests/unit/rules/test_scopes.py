@@ -24,6 +24,19 @@ def test_the_path_of_a_repository_with_an_id_is_that_of_the_id() -> None:
     assert Scope.organization("acme").path == "/orgs/acme"
 
 
+@pytest.mark.parametrize(
+    ("scope", "covered", "others"),
+    [
+        ("orgs/Acme", ["acme/app", "ACME/tools"], ["acme-labs/app", "zoo/acme", "acm/app"]),
+        ("repos/Acme/App#5", ["acme/app"], ["acme/app-2", "acme/ap", "zoo/app", "acme"]),
+    ],
+)
+def test_a_scope_covers_the_repositories_whose_jobs_its_runners_get(
+    scope: str, covered: list[str], others: list[str]
+) -> None:
+    assert [name for name in covered + others if Scope.parse(scope).covers(name)] == covered
+
+
 def test_only_the_name_of_a_repository_may_be_that_of_another_by_now() -> None:
     assert Scope.organization("acme").certain
     assert Scope("ada", "app", 5).certain
