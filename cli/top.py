@@ -113,7 +113,8 @@ def _keys() -> Iterator[Callable[[float], bytes]]:
     try:
         tty.setcbreak(stdin)
         mode = termios.tcgetattr(stdin)
-        mode[_LOCAL_FLAGS] &= ~termios.ISIG  # Ctrl-C is a key here, because a signal can be lost while rich draws
+        # Ctrl-C is a key here. As a signal it was without effect in about one run of fifteen, and the cause is unknown.
+        mode[_LOCAL_FLAGS] &= ~termios.ISIG
         termios.tcsetattr(stdin, termios.TCSADRAIN, mode)
         yield pressed
     finally:
