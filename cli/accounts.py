@@ -1,23 +1,27 @@
-"""`ostler account list`, `set` and `allow`: budgets, weights and access of accounts."""
+"""`ostler account list`, `show`, `set` and `allow`: budgets, weights and access of accounts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.output import Json, Limit, fail, given_id, print_json, print_next_page, query
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.output import Json, Limit, age, fail, given_id, print_json, print_more, query
+from cli.stats import print_waits, shown
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
+from ostler.clock import utcnow
 from ostler.reasons import endpoint, reason_of
 from ostler.settings import load_stores
-from rules.claims.fairness import Budget, Usage
+from rules.claims.fairness import Budget
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import Connection
 
     from models.browse.accounts import AccountStory
+    from models.browse.waits import Waits
 
 MOST_COUNT = 1_000_000
 MOST_VCPU = 10_000_000
@@ -37,15 +41,17 @@ def list_(
     output: Output = None,
 ) -> None:
     """List accounts with their budgets and their current use."""
-    from models.browse.accounts import AccountFilter, list_accounts
+    from models.browse.accounts import AccountFilter, list_accounts, told
 
     form = form_of(as_json=as_json, wide=wide, output=output)
+    now = utcnow()
     found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
+    rows = [told(story) for story in found.stories]
     if form is Form.JSON:
-        print_json([_plain(row, found.usage[row.id], found.ending[row.id]) for row in found.page.rows])
+        print_json(rows)
         return
     if form is Form.NAME:
-        print_names(row.id for row in found.page.rows)
+        print_names(row["id"] for row in rows)
         return
     print_table(
         (
@@ -55,26 +61,69 @@ def list_(
             Column("weight", drop=1),
             "Pods",
             Column("ending", drop=2),
-            "vCPU",
-            "GiB",
+            Column("vCPU", drop=4),
+            Column("GiB", drop=3),
+            "queued",
+            "held",
+            "oldest",
         ),
         (
             (
-                row.id,
-                row.login,
-                row.access,
-                f"{row.weight:g}",
-                f"{used.count}/{row.budget_count}",
-                found.ending[row.id],
-                f"{used.vcpu_millicores / 1000:g}/{row.budget_vcpu / 1000:g}",
-                f"{used.memory_mib / 1024:g}/{row.budget_memory / 1024:g}",
+                row["id"],
+                row["login"],
+                row["access"],
+                f"{row['weight']:g}",
+                *(f"{row['usage'][name]:g}/{row['budget'][name]:g}" for name in ("count",)),
+                row["ending_pods"],
+                *(f"{row['usage'][name]:g}/{row['budget'][name]:g}" for name in ("vcpu", "memory_gib")),
+                row["jobs"]["queued"],
+                row["jobs"]["held"],
+                age(row["jobs"]["oldest_queued_at"], now=now),
             )
-            for row, used in ((row, found.usage[row.id]) for row in found.page.rows)
+            for row in rows
         ),
         empty="no accounts",
         wide=form is Form.WIDE,
     )
-    print_next_page(found.page)
+    print_more(len(rows), more=found.next_id is not None)
+
+
+@app.command("show")
+def show(
+    account: Annotated[str, typer.Argument(metavar="LOGIN|ID", help="login or id")],
+    as_json: Json = False,
+) -> None:
+    """Show one account: its use of its budget, its queue, and the waits of its jobs in the last day."""
+    from models.browse.accounts import account_story, told
+    from models.browse.waits import By, waits
+
+    now = utcnow()
+
+    def body(db: Connection) -> tuple[AccountStory | None, Sequence[Waits]]:
+        found = account_id(db, account)
+        story = None if found is None else account_story(db, found)
+        if story is None:
+            return None, ()
+        only, since = frozenset({story.account.id}), now - timedelta(days=1)
+        return story, waits(db, since=since, until=now, by=By.REPOSITORY, now=now, accounts=only)
+
+    story, day = query(body)
+    if story is None:
+        fail(f"there is no account {account!r}; `ostler account list` lists the accounts")
+    row = told(story)
+    if as_json:
+        print_json({**row, "waits_of_last_day": [shown(each) for each in day]})
+        return
+    budget, usage, jobs = row["budget"], row["usage"], row["jobs"]
+    oldest = jobs["oldest_queued_at"]
+    typer.echo(f"{plain(row['login'])} (id {row['id']}): {row['access']}, weight {row['weight']:g}")
+    typer.echo(
+        f"Budget:   {usage['count']:g} of {budget['count']:g} Pods, {usage['vcpu']:g} of {budget['vcpu']:g} vCPU, "
+        f"{usage['memory_gib']:g} of {budget['memory_gib']:g} GiB; {row['ending_pods']} of these Pods are ending"
+    )
+    waiting = "" if oldest is None else f"; the oldest waits {age(oldest, now=now)}"
+    typer.echo(f"Jobs:     {jobs['queued']} queued, {jobs['held']} held{waiting}\n")
+    print_waits("repository", day, empty="no job of the account began in the last day")
 
 
 @app.command("set")
@@ -102,7 +151,7 @@ def set_(
 
     A lower budget does not end running jobs.
     """
-    from models.browse.accounts import account_story
+    from models.browse.accounts import account_story, told
     from models.routing.accounts import set_budget, set_weight
     from models.routing.usage import pools_with_work
 
@@ -136,7 +185,7 @@ def set_(
     wake(pools)
     row = story.account
     if as_json:
-        print_json(_plain(row, story.usage, story.ending))
+        print_json(told(story))
         return
     typer.echo(
         f"{row.login}: {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, {row.budget_memory / 1024:g} GiB, "
@@ -153,7 +202,7 @@ def allow(
 
     To stop the account again, set its budget to 0: `ostler account set LOGIN --count 0`.
     """
-    from models.browse.accounts import account_story
+    from models.browse.accounts import account_story, told
     from models.routing.accounts import set_access
     from rules.routing.access import Access
 
@@ -171,7 +220,7 @@ def allow(
         )
     wake([])  # held jobs are in no pool's queue, so no pool is woken; `rematch` releases their holds in pages
     if as_json:
-        print_json(_plain(story.account, story.usage, story.ending))
+        print_json(told(story))
         return
     row = story.account
     typer.echo(
@@ -214,23 +263,6 @@ def wake(pools: Sequence[int]) -> None:
         waker.close()
 
 
-def _plain(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "login": row.login,
-        "access": row.access,
-        "weight": row.weight,
-        "budget": amount(row.budget_count, row.budget_vcpu, row.budget_memory),
-        "usage": amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
-        "ending_pods": ending,
-    }
-
-
-def amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
-    """Return an amount of millicores and MiB in the units of `--json`: vCPU and GiB."""
-    return {"count": count, "vcpu": vcpu / 1000, "memory_gib": memory / 1024}
-
-
 def account_id(db: Connection, given: str | None) -> int | None:
     """Return the id of the account with the login or id `given`, or None if `given` is None.
 
@@ -240,7 +272,7 @@ def account_id(db: Connection, given: str | None) -> int | None:
 
     if given is None or (number := given_id(given)) is not None:
         return None if given is None else number
-    found = list_accounts(db, AccountFilter(login=given), limit=2).page.rows
+    found = [story.account for story in list_accounts(db, AccountFilter(login=given), limit=2).stories]
     if not found:
         fail(f"there is no account {given!r}; `ostler account list` lists the accounts")
     if len(found) > 1:

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from cli import remote
 from cli.accounts import account_id
-from cli.output import (
-    BIGGEST_ID,
-    Json,
-    Limit,
-    age,
-    fail,
-    object_of,
-    print_json,
-    print_next_page,
-    query,
-)
+from cli.output import BIGGEST_ID, Json, Limit, age, fail, print_json, print_more, query
 from cli.pools import pool_id
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
-from cli.timeline import moment, print_timeline
+from cli.timeline import print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
 from rules.claims.machines import JobState
-from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
-from rules.waiting import explain
+from rules.waiting.steps import Expected
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from datetime import datetime
 
-    from models.browse.jobs import JobStory
-    from models.browse.page import Page
+    from sqlalchemy import Connection
 
 
 def jobs(
@@ -50,29 +38,40 @@ def jobs(
     wide: Wide = False,
     output: Output = None,
 ) -> None:
-    """List jobs, newest first."""
-    from models.browse.jobs import JobFilter, list_jobs
-
-    def body(db: Connection) -> Page:
-        wanted = JobFilter(
+    """List jobs, newest first. With OSTLER_API_URL, the command asks the REST API instead of Postgres."""
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    api, now = remote.chosen(), utcnow()
+    if api is None:
+        rows, more = query(
+            lambda db: _listed(
+                db,
+                state=state,
+                hold=hold,
+                held=held,
+                account=account_id(db, account),
+                pool=pool_id(db, pool),
+                repository=repository,
+                limit=limit,
+                now=now,
+            )
+        )
+    else:
+        rows, more = api.items(
+            "jobs",
+            limit=limit,
             state=state,
             hold_reason=hold,
-            held=True if held else None,
-            account_id=account_id(db, account),
-            pool_id=pool_id(db, pool),
+            held=held or None,
+            account_id=api.id_of("accounts", "login", account),
+            pool_id=api.id_of("pools", "name", pool),
             repository=repository,
         )
-        return list_jobs(db, wanted, limit=limit)
-
-    form = form_of(as_json=as_json, wide=wide, output=output)
-    page = query(body)
     if form is Form.JSON:
-        print_json(list(page.rows))
+        print_json(rows)
         return
     if form is Form.NAME:
-        print_names(row.id for row in page.rows)
+        print_names(row["id"] for row in rows)
         return
-    now = utcnow()
     print_table(
         (
             Column("job"),
@@ -87,22 +86,49 @@ def jobs(
         ),
         (
             (
-                row.id,
-                row.repository,
-                row.name,
-                row.conclusion or row.state,
-                row.hold_reason,
-                row.pool,
-                age(row.queued_at, now=now),
-                row.account,
-                row.runner,
+                row["id"],
+                row["repository"],
+                row["name"],
+                row["conclusion"] or row["state"],
+                row["hold_reason"],
+                row["pool"],
+                age(row["queued_at"], now=now),
+                row["account"],
+                row["runner"],
             )
-            for row in page.rows
+            for row in rows
         ),
         empty="no jobs",
         wide=form is Form.WIDE,
     )
-    print_next_page(page)
+    print_more(len(rows), more=more)
+
+
+def _listed(
+    db: Connection,
+    *,
+    state: JobState | None,
+    hold: HoldReason | None,
+    held: bool,
+    account: int | None,
+    pool: int | None,
+    repository: str | None,
+    limit: int,
+    now: datetime,
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return a page of jobs, and whether more jobs exist."""
+    from models.browse.jobs import JobFilter, list_jobs, shown
+
+    wanted = JobFilter(
+        state=state,
+        hold_reason=hold,
+        held=True if held else None,
+        account_id=account,
+        pool_id=pool,
+        repository=repository,
+    )
+    page = list_jobs(db, wanted, limit=limit)
+    return [shown(row, now=now) for row in page.rows], page.next_id is not None
 
 
 def job(
@@ -110,48 +136,58 @@ def job(
     as_json: Json = False,
     wide: Wide = False,
 ) -> None:
-    """Explain one job: its state, the reason, a cure, and its history."""
-    from models.browse.claims import claim_events
-    from models.browse.jobs import job_story
-    from models.claims.pod_ends import end_of
+    """Explain one job: its state, the reason, a cure, and its history.
 
-    now, timings = utcnow(), read(Timed).timings
-
-    def body(db: Connection) -> tuple[JobStory | None, list[Row[Any]]]:
-        story = job_story(db, job_id, timings=timings, now=now)
-        claims = [] if story is None else story.claims
-        return story, [event for claim in claims for event in claim_events(db, claim.id)]
-
-    story, of_claims = query(body)
-    if story is None:
+    With OSTLER_API_URL, the command asks the REST API instead of Postgres.
+    """
+    api, now = remote.chosen(), utcnow()
+    found = query(lambda db: _told(db, job_id, now=now)) if api is None else api.get(f"jobs/{job_id}")
+    if found is None:
         fail(f"there is no job {job_id}; `ostler jobs` lists the known jobs")
-    why = explain(story.facts)
-    ends = [describe(end_of(claim)) for claim in story.claims]
     if as_json:
-        claims = [{**object_of(claim), "pod_end": end} for claim, end in zip(story.claims, ends, strict=True)]
-        print_json(
-            {
-                **object_of(story.job),
-                "why": asdict(why),
-                "claims": claims,
-                "events": list(story.events),
-                "claim_events": of_claims,
-            }
-        )
+        print_json(found)
         return
+    why = found["why"]
     console = Console(highlight=False)
-    found = story.job
-    console.print(f"[bold]{escape(found.repository)}[/] {escape(found.name)} (job {found.id}, run {found.run_id})")
-    console.print(f"{found.conclusion or found.state}, {age(found.queued_at, now=now)} old, account {found.account}")
-    console.print(f"\n{escape(why.summary)}")
-    if why.cure is not None:
-        console.print(f"[bold]What helps:[/] {escape(why.cure)}")
+    console.print(
+        f"[bold]{escape(found['repository'])}[/] {escape(found['name'])} (job {found['id']}, run {found['run_id']})"
+    )
+    console.print(
+        f"{found['conclusion'] or found['state']}, {age(found['queued_at'], now=now)} old, account {found['account']}"
+    )
+    console.print(f"\n{escape(why['summary'])}")
+    if why["cure"] is not None:
+        console.print(f"[bold]What helps:[/] {escape(why['cure'])}")
+    if why["next_at"] is not None:
+        console.print(f"[bold]Next try:[/] {why['next_at']:%Y-%m-%d %H:%M:%S} UTC")
+    if why["expected"] is not None:
+        console.print(f"[bold]Usual wait in this pool:[/] {Expected(**why['expected']).describe()}")
     console.print()
-    moments = [moment("job", event) for event in story.events]
-    moments += [moment(f"claim {event.claim_id}", event) for event in of_claims]
-    for claim, end in zip(story.claims, ends, strict=True):
-        first = None if claim.deleted_first is False else claim.deletion_at
-        at = first or claim.pod_over_at or claim.deletion_at or claim.pod_gone_at
-        if at is not None:
-            moments.append((at, f"pod {claim.pod}", None, "ended", None, end, None))
-    print_timeline(moments, empty="no events are recorded for it", wide=wide)
+    if why["checks"]:
+        _print_checks(why["checks"], wide=wide)
+        console.print()
+    print_timeline(found["timeline"], wide=wide)
+
+
+def _told(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | None:
+    from models.browse.jobs import job_story, told
+
+    story = job_story(db, job_id, timings=read(Timed).timings, now=now)
+    return None if story is None else told(story, now=now)
+
+
+def _print_checks(checks: list[dict[str, Any]], *, wide: bool) -> None:
+    print_table(
+        ("step", "result", Column("evidence", Kind.TEXT), Column("passed at", drop=1)),
+        (
+            (
+                each["step"].replace("_", " "),
+                each["result"],
+                each["evidence"],
+                None if each["at"] is None else f"{each['at']:%H:%M:%S}",
+            )
+            for each in checks
+        ),
+        empty="",
+        wide=wide,
+    )

@@ -119,13 +119,23 @@ def given_id(given: str) -> int | None:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON. Rows become objects, and times become ISO 8601 texts."""
-    sys.stdout.write(json.dumps(value, default=_plain, indent=2) + "\n")
+    sys.stdout.write(dumped(value))
+
+
+def dumped(value: Any) -> str:
+    """Return a value as JSON text, as `print_json` prints it."""
+    return json.dumps(value, default=_plain, indent=2) + "\n"
 
 
 def print_next_page(page: Page) -> None:
     """Print a note on stderr if the list has more rows than the page."""
-    if page.next_id is not None:
-        typer.echo(f"more rows exist than the {len(page.rows)} shown; use a filter, or a larger --limit", err=True)
+    print_more(len(page.rows), more=page.next_id is not None)
+
+
+def print_more(shown: int, *, more: bool) -> None:
+    """Print a note on stderr if the list has more rows than the `shown` rows."""
+    if more:
+        typer.echo(f"more rows exist than the {shown} shown; use a filter, or a larger --limit", err=True)
 
 
 def object_of(row: Row[Any]) -> Mapping[str, Any]:

@@ -1,26 +1,86 @@
-"""`ostler pod`: explain one runner Pod, its end and its jobs."""
+"""`ostler pods` and `ostler pod NAME`: list runner Pods, and explain one Pod, its end and its jobs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from cli.output import Json, age, fail, object_of, print_json, query
-from cli.timeline import moment, print_timeline
+from cli import remote
+from cli.output import Json, Limit, age, fail, print_json, print_more, query
+from cli.pools import pool_id
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.timeline import print_timeline
 from ostler.clock import utcnow
-from rules.claims.pod_ends import describe
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from models.browse.pods import PodStory
-
 
 SHOWN = 10
 """Number of jobs of a persistent runner that are shown. `--json` shows more."""
+
+
+def pods(
+    pool: Annotated[str | None, typer.Option(help="name or id")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="also show Pods that are gone")] = False,
+    limit: Limit = 50,
+    as_json: Json = False,
+    wide: Wide = False,
+    output: Output = None,
+) -> None:
+    """List runner Pods with their live claims, newest first. With OSTLER_API_URL, the command asks the REST API."""
+    form = form_of(as_json=as_json, wide=wide, output=output)
+    api, now = remote.chosen(), utcnow()
+    if api is None:
+        rows, more = query(lambda db: _listed(db, pool_id(db, pool), everything=everything, limit=limit))
+    else:
+        gone = None if everything else False
+        rows, more = api.items("pods", limit=limit, pool_id=api.id_of("pools", "name", pool), gone=gone)
+    if form is Form.JSON:
+        print_json(rows)
+        return
+    if form is Form.NAME:
+        print_names(row["name"] for row in rows)
+        return
+    print_table(
+        (
+            Column("pod", Kind.NAME),
+            Column("pool", Kind.NAME, drop=2),
+            "state",
+            Column("job", drop=1),
+            "age",
+            Column("first poll after", drop=3),
+            Column("last poll", drop=4),
+        ),
+        (
+            (
+                row["name"],
+                row["pool"],
+                row["state"],
+                row["job_id"],
+                age(row["created_at"], now=now),
+                None if row["first_polled_at"] is None else age(row["created_at"], now=row["first_polled_at"]),
+                None if row["polled_at"] is None else age(row["polled_at"], now=now),
+            )
+            for row in rows
+        ),
+        empty="no Pods",
+        wide=form is Form.WIDE,
+    )
+    print_more(len(rows), more=more)
+
+
+def _listed(db: Connection, pool: int | None, *, everything: bool, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return a page of Pods, and whether more Pods exist."""
+    from models.browse.pods import PodFilter, list_pods
+
+    page = list_pods(db, PodFilter(pool_id=pool, gone=None if everything else False), limit=limit)
+    return [dict(row._mapping) for row in page.rows], page.next_id is not None
 
 
 def pod(
@@ -29,57 +89,44 @@ def pod(
     ],
     as_json: Json = False,
 ) -> None:
-    """Explain one runner Pod: how it ended, which jobs it had, and why."""
-    from models.browse.pods import pod_story
-    from models.claims.pod_ends import end_of
+    """Explain one runner Pod: how it ended, which jobs it had, and why.
 
-    def body(db: Connection) -> PodStory | None:
-        return pod_story(db, pod)
-
-    story = query(body)
-    if story is None:
+    With OSTLER_API_URL, the command asks the REST API instead of Postgres.
+    """
+    api = remote.chosen()
+    found = query(lambda db: _told(db, pod)) if api is None else api.get(f"pods/{quote(pod, safe='')}")
+    if found is None:
         fail(f"there is no Pod {pod!r}; `ostler claims --all` lists the Pods that had a job, and old Pods are pruned")
-    found, end = story.pod, describe(end_of(story.pod), pod="it")
     if as_json:
-        print_json(
-            {
-                **object_of(found),
-                "end": end,
-                "claims": list(story.claims),
-                "events": list(story.events),
-                "executions": list(story.executions),
-            }
-        )
+        print_json(found)
         return
     console = Console(highlight=False)
     now = utcnow()
-    console.print(f"[bold]{escape(found.name)}[/] (uid {found.uid or 'not known yet'}), pool {escape(found.pool)}")
-    console.print(f"created {age(found.created_at, now=now)} ago, last poll {age(found.polled_at, now=now)} ago")
-    console.print(f"\n{escape(_sentence(end))}")
-    console.print(f"Jobs: {', '.join(_jobs(story)) or 'none'}\n")
-    moments = [moment(f"claim {event.claim_id}", event) for event in story.events]
-    for at, what in (
-        (found.created_at, "created"),
-        (found.first_polled_at, "first poll"),
-        (found.poller_ended_at, "poller ended"),
-        (found.deletion_at, "deletion requested"),
-        (found.over_at, "over"),
-        (found.node_gone_at, "node gone"),
-        (found.gone_at, "gone"),
-    ):
-        if at is not None:
-            moments.append((at, "pod", None, what, None, None, None))
-    print_timeline(moments, empty="no events are recorded for it")
+    console.print(
+        f"[bold]{escape(found['name'])}[/] (uid {found['uid'] or 'not known yet'}), pool {escape(found['pool'])}"
+    )
+    console.print(f"created {age(found['created_at'], now=now)} ago, last poll {age(found['polled_at'], now=now)} ago")
+    console.print(f"\n{escape(_sentence(found['end']))}")
+    console.print(f"Jobs: {', '.join(_jobs(found)) or 'none'}\n")
+    print_timeline(found["timeline"])
 
 
-def _jobs(story: PodStory) -> list[str]:
+def _told(db: Connection, pod: str) -> dict[str, Any] | None:
+    from models.browse.pods import pod_story, told
+
+    story = pod_story(db, pod)
+    return None if story is None else told(story)
+
+
+def _jobs(pod: Mapping[str, Any]) -> list[str]:
     """Return the jobs of a Pod: those of its claims, and the newest that its runner executed instead or in addition."""
-    claimed = {claim.job_id for claim in story.claims}
-    jobs = [f"{claim.job_id} (claim {claim.id})" for claim in story.claims if claim.job_id is not None]
+    claims = [each for each in pod["claims"] if each["job_id"] is not None]
+    claimed = {each["job_id"] for each in claims}
+    jobs = [f"{each['job_id']} (claim {each['id']})" for each in claims]
     others = [
-        f"{each.job_id} ({'runs' if each.ended_at is None else 'ended'}, runner {escape(each.runner_name)})"
-        for each in story.executions
-        if each.job_id not in claimed
+        f"{each['job_id']} ({'runs' if each['ended_at'] is None else 'ended'}, runner {escape(each['runner_name'])})"
+        for each in pod["executions"]
+        if each["job_id"] not in claimed
     ]
     earlier = [f"and {len(others) - SHOWN} more"] if len(others) > SHOWN else []
     return [*jobs, *others[:SHOWN], *earlier]

@@ -6,7 +6,7 @@ from Postgres, so they also work while the cluster does not answer. `pool_change
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,15 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from models.browse.health import Obstacle
-    from models.browse.pools import PoolStory, PoolTroubles
 
-
-OUTLIVED = 3
-"""Number of Pods that outlived their runners in the last hour. From this number on, the list reports a problem.
-
-A Pod outlives its runner if a further container still runs after the poller and the runner have ended. A smaller number
-is no sign of a problem, because such Pods might only need more time to end.
-"""
 
 _OTHERS = ("ending", "retiring", "unresponsive", "spent", "lost")
 """States of Pods that have no column of their own in the list."""
@@ -51,16 +43,14 @@ def list_(
     output: Output = None,
 ) -> None:
     """List pools with the numbers of their Pods and jobs."""
-    from models.browse.pools import PoolFilter, list_pools, pool_story
+    from models.browse.pools import PoolFilter, list_pools, pool_stories, told
 
     form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
 
     def body(db: Connection) -> tuple[list[Seen], Obstacle | None]:
         page = list_pools(db, PoolFilter(deleted=None if everything else False), limit=limit)
-        obstacle = _obstacle(db, now=now)
-        stories = (pool_story(db, row.id) for row in page.rows)
-        return [_seen(db, story, obstacle, now=now) for story in stories if story is not None], obstacle
+        return [told(story, now=now) for story in pool_stories(db, page.rows, now=now)], _obstacle(db, now=now)
 
     found, obstacle = query(body)
     general = "" if obstacle is None else str(obstacle)
@@ -110,9 +100,9 @@ def list_(
                 each["replicas"],
                 *(_number(each, name) for name in ("replicas", "starting", "warm", "reserved", "busy")),
                 _numbers(each, _OTHERS),
-                each["counts"].queued,
-                each["counts"].held,
-                age(each["counts"].oldest_queued_at, now=now),
+                each["counts"]["queued"],
+                each["counts"]["held"],
+                age(each["counts"]["oldest_queued_at"], now=now),
                 each["state"],
                 _status_age(each, now=now),
                 "" if each["trouble"] == general else each["trouble"],  # it is above the table
@@ -129,14 +119,14 @@ def show(
     pool: Annotated[str, typer.Argument(metavar="NAME|ID", help="name or id of the pool")], as_json: Json = False
 ) -> None:
     """Show one pool: its Pods by state, its jobs, its conditions, and the last decision of the autoscaler."""
-    from models.browse.pools import pool_story
+    from models.browse.pools import pool_story, told
 
     now = utcnow()
 
     def body(db: Connection) -> Seen | None:
         number = pool_id(db, pool)
-        story = None if number is None else pool_story(db, number)
-        return None if story is None else _seen(db, story, _obstacle(db, now=now), now=now)
+        story = None if number is None else pool_story(db, number, now=now)
+        return None if story is None else told(story, now=now)
 
     found = query(body)
     if found is None:
@@ -157,8 +147,9 @@ def show(
         else f"Pods:     {states or 'none'}{f'; {stale} of an older template' if stale else ''} "
         f"(as of {_status_age(found, now=now)} ago)"
     )
-    oldest = "" if counts.oldest_queued_at is None else f"; the oldest waits {age(counts.oldest_queued_at, now=now)}"
-    typer.echo(f"Jobs:     {counts.queued} queued, {counts.held} held{oldest}")
+    since = counts["oldest_queued_at"]
+    oldest = "" if since is None else f"; the oldest waits {age(since, now=now)}"
+    typer.echo(f"Jobs:     {counts['queued']} queued, {counts['held']} held{oldest}")
     typer.echo(f"Size:     {found['vcpu']:g} vCPU, {found['memory_gib']:g} GiB")
     typer.echo(f"Image:    {plain(found['image'])}")
     typer.echo(f"Labels:   {plain(', '.join(found['labels']))}")
@@ -173,71 +164,10 @@ def show(
     )
 
 
-def _seen(db: Connection, story: PoolStory, obstacle: Obstacle | None, *, now: datetime) -> Seen:
-    """Return a pool with the numbers of its Pods and jobs, its state in a word, and its problem."""
-    from models.browse.pools import pool_troubles, shown
-
-    state = _state(story)
-    trouble = _trouble(story, pool_troubles(db, story.pool.id, now=now))
-    if state == "ready" and obstacle is not None:
-        state, trouble = obstacle.state, trouble or str(obstacle)
-    return {**shown(story.pool, now=now), "counts": story.counts, "state": state, "trouble": trouble}
-
-
 def _obstacle(db: Connection, *, now: datetime) -> Obstacle | None:
     from models.browse.health import obstacles
 
     return next((each for each in obstacles(db, now=now) if each.state), None)
-
-
-def _state(story: PoolStory) -> str:
-    if story.pool.deleted_at is not None:
-        return "gone"
-    if story.pool.draining:
-        return "draining"
-    if story.pool.paused:
-        return "paused"
-    if _holds(story, "Degraded"):
-        return "degraded"
-    if _holds(story, "Ready"):
-        return "ready"
-    return "starting" if any(map(_starts, story.pool.conditions)) else "not ready"
-
-
-def _holds(story: PoolStory, condition: str) -> bool:
-    return any((each["type"], each["status"]) == (condition, "True") for each in story.pool.conditions)
-
-
-def _starts(condition: Mapping[str, str]) -> bool:
-    return (condition["type"], condition["reason"]) == ("Ready", "PodsStarting")
-
-
-def _trouble(story: PoolStory, rows: PoolTroubles) -> str:
-    """Return the problem of a pool, or the progress of its drain. Return an empty text if there is no problem.
-
-    If a pool has several problems, the first of these is returned: its conditions, held jobs, Pods that outlive their
-    runners.
-    """
-    if story.pool.draining:
-        return "".join(f"{each['reason']}: {each['message']}" for each in story.pool.conditions if _drains(each))
-    wrong = {("Degraded", "True"), ("Ready", "False")}
-    found = [each for each in story.pool.conditions if (each["type"], each["status"]) in wrong and not _starts(each)]
-    worst = sorted(found, key=lambda each: each["type"])[:1]  # `Degraded` is first and explains why `Ready` is false
-    if worst:
-        return f"{worst[0]['reason']}: {worst[0]['message']}"
-    if rows.held:
-        waits = "1 job waits" if rows.held == 1 else f"{rows.held} jobs wait"
-        return f"JobsHeld: {waits}: {rows.held_because}"
-    if rows.outlived >= OUTLIVED:
-        return (
-            f"PodsOutliveRunners: {rows.outlived} Pods ended poller and runner in the last hour while another "
-            "container continued to run; Ostler deletes them"
-        )
-    return ""
-
-
-def _drains(condition: Mapping[str, str]) -> bool:
-    return (condition["type"], condition["status"]) == ("Draining", "True")
 
 
 def _number(pool: Seen, name: str) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,7 +40,7 @@ def stats(
     from models.browse.waits import By, waits
 
     now = utcnow()
-    begin, end = _time(since, "--since", now=now), now if until is None else _time(until, "--until", now=now)
+    begin, end = time_of(since, "--since", now=now), now if until is None else time_of(until, "--until", now=now)
     if begin >= end:
         raise typer.BadParameter(f"--since ({begin:%Y-%m-%d %H:%M:%S} UTC) must be before the end of the span")
     found = query(lambda db: waits(db, since=begin, until=end, by=By(by), now=now))
@@ -47,6 +48,11 @@ def stats(
         groups, total = [shown(each) for each in found[:-1]], [shown(each) for each in found[-1:]]
         print_json({"since": begin, "until": end, "by": by, "groups": groups, "total": total[0] if total else None})
         return
+    print_waits(by, found, empty=f"no job began to run between {begin:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC")
+
+
+def print_waits(by: str, found: Sequence[Waits], *, empty: str) -> None:
+    """Print a table of waits by groups of the kind `by`, or the text `empty` if there are none."""
     print_table(
         (Column(by, Kind.NAME), "jobs", "p50", "p95", "longest wait", "runner minutes"),
         (
@@ -60,7 +66,7 @@ def stats(
             )
             for each in found
         ),
-        empty=f"no job began to run between {begin:%Y-%m-%d %H:%M} and {end:%Y-%m-%d %H:%M} UTC",
+        empty=empty,
     )
 
 
@@ -76,7 +82,7 @@ def shown(waits: Waits) -> dict[str, Any]:
     }
 
 
-def _time(given: str, option: str, *, now: datetime) -> datetime:
+def time_of(given: str, option: str, *, now: datetime) -> datetime:
     """Return the time that an option names. Raises BadParameter if it is neither an age nor a time."""
     try:
         if given and (found := _DURATION.fullmatch(given)):

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cli.tables import Column, Kind, print_table
 
-if TYPE_CHECKING:
-    from sqlalchemy import Row
 
-Moment = tuple[datetime, str, str | None, str | None, str | None, str | None, int | None]
-"""Time, subject, old state, new state, author, reason, and milliseconds since the previous state."""
-
-
-def moment(what: str, event: Row[Any]) -> Moment:
-    """Return the timeline entry of an event. `what` names the subject of the event."""
-    return event.at, what, event.from_state, event.to_state, event.who, event.why, event.latency_ms
-
-
-def print_timeline(moments: Iterable[Moment], *, empty: str, wide: bool = False) -> None:
-    """Print a timeline, oldest entry first, or the text `empty` if it has no entries."""
+def print_timeline(moments: Iterable[dict[str, Any]], *, wide: bool = False) -> None:
+    """Print a timeline. `moments` are the fields of `models.browse.timeline.Moment`."""
     print_table(
         (
             "when",
@@ -32,7 +20,13 @@ def print_timeline(moments: Iterable[Moment], *, empty: str, wide: bool = False)
             Column("why", Kind.TEXT),
             Column("after ms", drop=1),
         ),
-        ((f"{at:%Y-%m-%d %H:%M:%S}", *rest) for at, *rest in sorted(moments, key=lambda each: each[0])),
-        empty=empty,
+        (
+            (f"{at:%Y-%m-%d %H:%M:%S}", *rest)
+            for at, *rest in (
+                [each[name] for name in ("at", "what", "from_state", "to_state", "who", "why", "after_ms")]
+                for each in moments
+            )
+        ),
+        empty="no events are recorded for it",
         wide=wide,
     )

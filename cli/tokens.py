@@ -146,13 +146,13 @@ def _ids_of(logins: Sequence[str]) -> list[int]:
 
     ids = []
     for login in logins:
-        found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).page.rows  # type: ignore[misc]
+        found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).stories  # type: ignore[misc]
         if not found:
             fail(
                 f"there is no account {login}; an account exists after its first webhook, and `ostler account list` "
                 "lists all accounts"
             )
-        ids.append(found[0].id)
+        ids.append(found[0].account.id)
     return ids
 
 

@@ -16,7 +16,6 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from cli.accounts import amount
 from cli.output import Json, print_json, query, speaking_to_postgres
 from cli.screen import Fleet, Sort, no_answer, read, render
 from cli.stats import shown
@@ -141,6 +140,8 @@ def _plain(fleet: Fleet) -> dict[str, Any]:
 
 
 def _account(line: AccountLine, fleet: Fleet) -> dict[str, Any]:
+    from models.browse.accounts import amount
+
     waits = fleet.waits.get(line.login)
     return {
         "id": line.id,

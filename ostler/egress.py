@@ -5,9 +5,9 @@ precedence over the same variable in upper case, as in curl. `OSTLER_CA_BUNDLE` 
 files with private certificate authorities. Ostler trusts these authorities in addition to those of the system. A
 process reads all these variables at its start.
 
-Only calls to GitHub use a proxy from these variables. Connections to Postgres and Redis never use a proxy, and neither
-do the polls of runner Pods. Calls to the Kubernetes API use a proxy only if the kubeconfig has a `proxy-url`. No
-message of this module contains the login of a proxy (law L13).
+Only calls to GitHub, and a command's calls to the REST API, use a proxy from these variables. Connections to Postgres
+and Redis never use a proxy, and neither do the polls of runner Pods. Calls to the Kubernetes API use a proxy only if
+the kubeconfig has a `proxy-url`. No message of this module contains the login of a proxy (law L13).
 """
 
 from __future__ import annotations

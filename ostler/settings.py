@@ -93,6 +93,43 @@ class Stores(Trust):
         return None if value is None else redis_address(value)
 
 
+class ApiAccess(Trust):
+    """Settings of the operator's commands that can ask the REST API instead of Postgres."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
+
+    api_url: str | None = Field(
+        default=None,
+        description=(
+            "Address of web, for example `https://ostler.example.com`. If it is set, `ostler jobs`, `ostler job`, "
+            "`ostler pods` and `ostler pod` ask the REST API with OSTLER_API_TOKEN, and need no access to Postgres"
+        ),
+    )
+    api_token: Secret | None = Field(
+        default=None,
+        validate_default=True,
+        description="API token for OSTLER_API_URL. `ostler token create` creates one",
+    )
+
+    @field_validator("api_url")
+    @classmethod
+    def _address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if urlsplit(http_address(value)).username is not None:
+            raise ValueError("must contain no user and no password; OSTLER_API_TOKEN has the token")
+        return value.rstrip("/").removesuffix("/api")
+
+    @field_validator("api_token", mode="before")
+    @classmethod
+    def _token(cls, value: Any, known: ValidationInfo) -> Any:
+        if value is None and known.data.get("api_url") is not None:
+            raise ValueError("must be set together with OSTLER_API_URL")
+        return secret(value)
+
+
 class Namespaces(BaseSettings):
     """Namespaces of pools and runner Pods: one, and a second one if the owner of the cluster allows more privileges."""
 
@@ -507,6 +544,17 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
         ),
     )
 
+    @field_validator("redelivery_kept")
+    @classmethod
+    def _is_kept_here_too(cls, value: float, known: ValidationInfo) -> float:
+        timings = known.data.get("timings")
+        if timings is not None and value > timings.keep_deliveries:
+            raise ValueError(
+                f"must not be larger than {timings.keep_deliveries:.0f}, the timing keep_deliveries: Ostler would "
+                "request webhooks again that already arrived"
+            )
+        return value
+
     # Retention. docs/configuration.md lists when the time of each kind of row begins.
     keep_events: float = Field(
         default=2592000,
@@ -840,13 +888,22 @@ def _timing_problem(problem: ErrorDetails) -> str:
     return f"{key}: found {problem['input']!r}; {expected(problem)}; {Timings.model_fields[key].description}"
 
 
+_KINDS = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster, ApiAccess)
+"""The settings of all processes and commands, except `WatchSettings`, whose variables other classes have too."""
+
+
 def known_variables() -> frozenset[str]:
     """Return the variables of all processes and commands.
 
     The function does not read `WatchSettings`, because other classes have the same variables.
     """
-    kinds = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster)
-    return frozenset(variable(name) for kind in kinds for name in kind.model_fields)
+    return frozenset(variable(name) for kind in _KINDS for name in kind.model_fields)
+
+
+def is_secret_variable(name: str) -> bool:
+    """Return whether an `OSTLER_…` variable contains a secret. An unknown variable might contain one."""
+    found = [kind.model_fields[field] for kind in _KINDS for field in kind.model_fields if variable(field) == name]
+    return not found or any("Secret" in str(each.annotation) for each in found)
 
 
 def unread_variables() -> list[Stranger]:

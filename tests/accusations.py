@@ -10,7 +10,7 @@ from models.claims import pod_ends
 from ostler.clock import utcnow
 from ostler.timings import Timings
 from rules.claims.pod_ends import describe
-from rules.waiting import explain
+from rules.waiting.jobs import explain
 
 ACCUSED = "other than Ostler"
 

@@ -107,8 +107,8 @@ def _limit(size: int) -> None:
         raise Retryable(f"GitHub's answer has more than {MOST_BYTES // 2**20} MiB")
 
 
-def _pool(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3.PoolManager:
-    """Return the connection pool. If there is a proxy, the pool connects through the proxy.
+def connections(proxy: egress.Proxy | None, environment: Mapping[str, str]) -> urllib3.PoolManager:
+    """Return a connection pool. If there is a proxy, the pool connects through the proxy.
 
     Raises `ConfigurationError` if a file of certificates in the environment cannot be used.
     """
@@ -146,7 +146,7 @@ class Http:
         self._api_url = api_url.rstrip("/")
         self._timeout = timeout
         self._proxy = egress.proxy_for(self._api_url, environment)
-        self._pool = _pool(self._proxy, environment)
+        self._pool = connections(self._proxy, environment)
 
     def request(
         self,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.browse.page import Order, Page, read
+from models.browse.page import Order, read
 from models.db.sql import text
 from models.routing.usage import ending_pods, usage_of
 from rules.claims.fairness import Usage
@@ -26,30 +27,30 @@ class AccountFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Accounts:
-    """One page of accounts.
+class Queue:
+    """Numbers of queued jobs without and with a hold, and the queue time of the oldest job without a hold."""
 
-    `usage` maps the id of an account to the present usage of the account. `ending` maps the id of an account to the
-    number of its Pods whose job is over.
-    """
-
-    page: Page
-    usage: Mapping[int, Usage]
-    ending: Mapping[int, int]
+    queued: int = 0
+    held: int = 0
+    oldest_queued_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AccountStory:
-    """An account with its present usage and the counts of its queued jobs.
-
-    `jobs` has the count of queued jobs without a hold, the count of held jobs, and the queue time of the oldest job
-    without a hold. `ending` is the number of the account's Pods whose job is over.
-    """
+    """An account with its present usage and its queue. `ending` is the number of its Pods whose job is over."""
 
     account: Row[Any]
     usage: Usage
-    jobs: Row[Any]
+    jobs: Queue
     ending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """One page of accounts, in the order of their ids."""
+
+    stories: Sequence[AccountStory]
+    next_id: int | None
 
 
 def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = None, limit: int) -> Accounts:
@@ -59,14 +60,50 @@ def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = 
         "t.id = ANY(CAST(:value AS bigint[]))": None if wanted.accounts is None else list(wanted.accounts),
     }
     page = read(db, _COLUMNS, table="accounts", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
-    ids = [row.id for row in page.rows]
-    return Accounts(page, usage_of(db, ids), ending_pods(db, ids))
+    return Accounts(_stories(db, page.rows), page.next_id)
+
+
+def told(story: AccountStory) -> dict[str, Any]:
+    """Return an account with its story as the commands and the API show it. Sizes are in vCPU and GiB."""
+    row, usage = story.account, story.usage
+    return {
+        "id": row.id,
+        "login": row.login,
+        "weight": row.weight,
+        "budget": amount(row.budget_count, row.budget_vcpu, row.budget_memory),
+        "usage": amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
+        "ending_pods": story.ending,
+        "access": row.access,
+        "jobs": asdict(story.jobs),
+        "created_at": row.created_at,
+    }
+
+
+def amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
+    """Return an amount of millicores and MiB in vCPU and GiB."""
+    return {"count": count, "vcpu": vcpu / 1000, "memory_gib": memory / 1024}
+
+
+def _stories(db: Connection, accounts: Sequence[Row[Any]]) -> Sequence[AccountStory]:
+    ids = [account.id for account in accounts]
+    rows = db.execute(
+        text("""
+            SELECT account_id, count(*) FILTER (WHERE hold_reason IS NULL) AS queued,
+                   count(*) FILTER (WHERE hold_reason IS NOT NULL) AS held,
+                   min(queued_at) FILTER (WHERE hold_reason IS NULL) AS oldest_queued_at
+            FROM jobs WHERE account_id = ANY(:ids) AND state = 'queued' GROUP BY account_id
+        """),
+        {"ids": ids},
+    )
+    queues = {row.account_id: Queue(row.queued, row.held, row.oldest_queued_at) for row in rows}
+    usage, ending = usage_of(db, ids), ending_pods(db, ids)
+    return [AccountStory(each, usage[each.id], queues.get(each.id, Queue()), ending[each.id]) for each in accounts]
 
 
 def account_story(
     db: Connection, account_id: int, *, lock: bool = False, accounts: Collection[int] | None = None
 ) -> AccountStory | None:
-    """Return an account with its usage and the counts of its jobs, or None if there is no such account.
+    """Return an account with its story, or None if there is no such account.
 
     If `lock` is True, the account's row is locked, so that the caller can change the account. If `accounts` is given,
     the result is None for an account that is not in `accounts`.
@@ -80,15 +117,4 @@ def account_story(
     ).one_or_none()
     if account is None:
         return None
-    jobs = db.execute(
-        text("""
-            SELECT count(*) FILTER (WHERE hold_reason IS NULL) AS queued,
-                   count(*) FILTER (WHERE hold_reason IS NOT NULL) AS held,
-                   min(queued_at) FILTER (WHERE hold_reason IS NULL) AS oldest_queued_at
-            FROM jobs WHERE account_id = :id AND state = 'queued'
-        """),
-        {"id": account_id},
-    ).one()
-    return AccountStory(
-        account, usage_of(db, [account_id])[account_id], jobs, ending_pods(db, [account_id])[account_id]
-    )
+    return _stories(db, [account])[0]

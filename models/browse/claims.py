@@ -105,15 +105,16 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
         """),
         {"id": claim_id, "most": MOST_EVENTS},
     ).all()
-    return ClaimStory(claim, claim_events(db, claim_id), attempts)
+    return ClaimStory(claim, claim_events(db, [claim_id]), attempts)
 
 
-def claim_events(db: Connection, claim_id: int) -> Sequence[Row[Any]]:
-    """Return the events of a claim, oldest first. At most `MOST_EVENTS` events are returned."""
-    return db.execute(
+def claim_events(db: Connection, claims: Sequence[int]) -> Sequence[Row[Any]]:
+    """Return the events of the claims with these ids, oldest first. At most the newest `MOST_EVENTS` are returned."""
+    newest = db.execute(
         text("""
             SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events
-            WHERE claim_id = :id ORDER BY id LIMIT :most
+            WHERE claim_id = ANY(:claims) ORDER BY id DESC LIMIT :most
         """),
-        {"id": claim_id, "most": MOST_EVENTS},
+        {"claims": list(claims), "most": MOST_EVENTS},
     ).all()
+    return newest[::-1]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models.browse.claims import claim_events
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
+from models.browse.timeline import Moment, in_order
+from models.browse.waits import expected
 from models.claims import pod_ends, registrations, runner_failures
 from models.claims.matching import PoolShape, offered
 from models.claims.queue_heads import heads_beside, one_of
@@ -24,11 +27,17 @@ from ostler.timings import Timings
 from ostler.upstreams import Upstream
 from rules.claims.fairness import Budget, Turn, turn_of
 from rules.claims.machines import ClaimState, EndReason, JobState, Stamp
+from rules.claims.pod_ends import describe
 from rules.pools.failing_calls import lasting
 from rules.routing.holds import HoldReason
-from rules.waiting import ClaimFacts, JobFacts, LostPod, PoolFacts, closest_pool
+from rules.waiting.closest import closest_pool
+from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts
+from rules.waiting.jobs import explain
+from rules.waiting.steps import Explanation
 
 MOST_EVENTS = 500
+EXPECTED_OF = timedelta(hours=1)
+"""Span of the completed jobs that the expected wait of a job is computed from."""
 FURTHEST = 1000
 """Maximum number of jobs that are counted as ahead of a job."""
 
@@ -74,12 +83,34 @@ def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, li
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """A job with its events and claims, and the facts that explain its present state."""
+    """A job with its events and claims, its timeline, and the explanation of its present state."""
 
     job: Row[Any]
     events: Sequence[Row[Any]]
     claims: Sequence[Row[Any]]
+    timeline: Sequence[Moment]
     facts: JobFacts
+
+    @property
+    def why(self) -> Explanation:
+        """Return the explanation of the job's state."""
+        return explain(self.facts)
+
+
+def shown(job: Row[Any], *, now: datetime) -> dict[str, Any]:
+    """Return a job of this module as the commands and the API show it."""
+    ended = job.completed_at if job.state == JobState.COMPLETED and job.completed_at is not None else now
+    return {**job._mapping, "age_seconds": max(timedelta(), ended - job.queued_at).total_seconds()}
+
+
+def told(story: JobStory, *, now: datetime) -> dict[str, Any]:
+    """Return a job with its story as the commands and the API show it."""
+    return shown(story.job, now=now) | {
+        "why": asdict(story.why),
+        "claims": [{**claim._mapping, "pod_end": describe(pod_ends.end_of(claim))} for claim in story.claims],
+        "events": [dict(each._mapping) for each in story.events],
+        "timeline": [asdict(each) for each in story.timeline],
+    }
 
 
 def job_story(
@@ -111,7 +142,22 @@ def job_story(
         """),
         {"id": job_id, "most": MOST_EVENTS, "seen": None if accounts is None else list(accounts)},
     ).all()
-    return JobStory(job, events, claims, _facts(db, job, claims, accounts=accounts, timings=timings, now=now))
+    facts = _facts(db, job, claims, accounts=accounts, timings=timings, now=now)
+    return JobStory(job, events, claims, _timeline(db, events, claims), facts)
+
+
+def _timeline(db: Connection, events: Sequence[Row[Any]], claims: Sequence[Row[Any]]) -> Sequence[Moment]:
+    found = [Moment.of_event("job", event) for event in events]
+    of_claims = claim_events(db, [claim.id for claim in claims])
+    found += [Moment.of_event(f"claim {event.claim_id}", event) for event in of_claims]
+    for claim in claims:
+        if claim.pod_over is None:  # the end of the Pod is hidden, because a job of another account had the Pod then
+            continue
+        first = None if claim.deleted_first is False else claim.deletion_at
+        at = first or claim.pod_over_at or claim.deletion_at or claim.pod_gone_at
+        if at is not None:
+            found.append(Moment(at, f"pod {claim.pod}", None, "ended", why=describe(pod_ends.end_of(claim))))
+    return in_order(found)
 
 
 def _facts(
@@ -128,7 +174,8 @@ def _facts(
         {"id": job.account_id},
     ).one()
     live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
-    dispatchable = job.state == JobState.QUEUED and job.hold_reason is None and job.pool_id is not None
+    queued = job.state == JobState.QUEUED
+    dispatchable = queued and job.hold_reason is None and job.pool_id is not None
     pool = None if job.pool_id is None else _pool_facts(db, job, accounts=accounts, now=now)
     turn = _turn(db, job, slots=pool.warm, timings=timings, now=now) if pool is not None and dispatchable else None
     return JobFacts(
@@ -157,6 +204,9 @@ def _facts(
             pod=live.pod,
             runner=live.runner_name,
             last_error=live.last_error,
+            created_at=live.created_at,
+            minted_at=live.minted_at,
+            delivered_at=live.delivered_at,
         ),
         runner=job.runner,
         conclusion=job.conclusion,
@@ -164,6 +214,10 @@ def _facts(
         reserved_for=None if turn is None or turn.reservation is None else _reserved_for(db, turn.reservation.job_id),
         lost=_lost(claims, over_at=job.completed_at),
         near=_near(db, job) if job.hold_reason in {HoldReason.NO_POOL, HoldReason.TWO_POOLS} else None,
+        queued_at=job.queued_at,
+        expected=expected(db, job.pool_id, since=now - EXPECTED_OF, accounts=accounts)
+        if job.pool_id is not None and queued
+        else None,
         database_older=epochs.is_older(db),
     )
 
@@ -235,6 +289,9 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
                    p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting, p.autoscaled,
                    p.max_replicas, p.paused, p.problem, p.template_hash, p.failed_starts, p.failed_at,
                    p.start_trouble, p.start_detail, p.create_after, p.failing_calls, p.status,
+                   (SELECT CAST(percentile_cont(0.5) WITHIN GROUP (
+                        ORDER BY extract(epoch FROM r.first_polled_at - r.created_at)) AS float8)
+                    FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL) AS starts_in,
                    (SELECT count(*) FROM claims c
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken
             FROM pools p WHERE p.id = :id
@@ -262,6 +319,8 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
         problem=row.problem,
         trouble=None if starts.without_surge else starts.trouble,
         trouble_detail=starts.detail,
+        starting=(row.status or {}).get("starting", 0),
+        starts_in=row.starts_in,
         without_surge=starts.without_surge,
         failing=next((each.describe() for each in lasting(failing_calls.read(row)) if each.creates), None),
         gated=next(

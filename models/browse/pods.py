@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models.browse.claims import claim_events
+from models.browse.page import Order, Page, read
+from models.browse.timeline import Moment, in_order
 from models.claims import pod_ends
 from models.db.sql import text
+from rules.claims.pod_ends import describe
 
 MOST_CLAIMS = 100
-MOST_EVENTS = 500
 MOST_EXECUTIONS = 100
 
 _COLUMNS = """
@@ -22,17 +25,94 @@ _COLUMNS = """
 """
 
 
+_LISTED = """
+    t.id, t.namespace, t.name, t.uid, t.pool_id, (SELECT name FROM pools WHERE id = t.pool_id) AS pool, t.created_at,
+    t.first_polled_at, t.polled_at, t.terminal_at AS over_at, t.node_gone_at, t.gone_at,
+    CASE WHEN t.gone_at IS NOT NULL THEN 'gone' WHEN t.node_gone_at IS NOT NULL THEN 'node gone'
+         WHEN t.terminal_at IS NOT NULL THEN 'over' WHEN c.purpose = 'retire' THEN 'retiring'
+         WHEN c.id IS NOT NULL THEN c.state
+         WHEN t.charged_account_id IS NOT NULL OR t.poller_ended_at IS NOT NULL THEN 'ending'
+         WHEN t.first_polled_at IS NULL THEN 'starting' ELSE 'free' END AS state,
+    c.id AS claim_id, c.purpose, c.job_id
+"""
+"""Columns of a listed Pod. Its state is that of its row and its live claim. Only the reconciler counts warm Pods."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodStory:
     """A Pod with its claims, the events of these claims, and the jobs that its runner began to execute.
 
-    Claims and events begin with the oldest row, the jobs with the newest.
+    Claims, events and the timeline begin with the oldest entry, the jobs with the newest.
     """
 
     pod: Row[Any]
     claims: Sequence[Row[Any]]
     events: Sequence[Row[Any]]
     executions: Sequence[Row[Any]]
+
+    @property
+    def end(self) -> str | None:
+        """Return how the Pod ended, as far as this was observed, or None before its end."""
+        return describe(pod_ends.end_of(self.pod), pod="it")
+
+    @property
+    def timeline(self) -> Sequence[Moment]:
+        """Return the timeline of the Pod and its claims."""
+        pod = self.pod
+        times = {
+            "created": pod.created_at,
+            "first poll": pod.first_polled_at,
+            "poller ended": pod.poller_ended_at,
+            "deletion requested": pod.deletion_at,
+            "over": pod.over_at,
+            "node gone": pod.node_gone_at,
+            "gone": pod.gone_at,
+        }
+        return in_order(
+            [
+                *(Moment.of_event(f"claim {event.claim_id}", event) for event in self.events),
+                *(Moment(at, "pod", None, what) for what, at in times.items() if at is not None),
+            ]
+        )
+
+
+def told(story: PodStory) -> dict[str, Any]:
+    """Return a Pod with its story as the commands and the API show it."""
+    return {
+        **story.pod._mapping,
+        "end": story.end,
+        "claims": [dict(each._mapping) for each in story.claims],
+        "events": [dict(each._mapping) for each in story.events],
+        "executions": [dict(each._mapping) for each in story.executions],
+        "timeline": [asdict(each) for each in story.timeline],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class PodFilter:
+    """Filter for Pods. None in a field selects all values of that field."""
+
+    pool_id: int | None = None
+    gone: bool | None = None
+
+
+def list_pods(db: Connection, wanted: PodFilter, *, after: int | None = None, limit: int) -> Page:
+    """Return one page of Pods with their live claims, newest first."""
+    conditions: dict[str, Any] = {
+        "t.pool_id = :value": wanted.pool_id,
+        "t.gone_at IS NULL": True if wanted.gone is False else None,
+        "t.gone_at IS NOT NULL": True if wanted.gone else None,
+    }
+    return read(
+        db,
+        _LISTED,
+        table="runner_pods",
+        joined="LEFT JOIN claims c ON c.pod_uid = t.uid AND c.ended_at IS NULL",
+        conditions=conditions,
+        order=Order.NEWEST,
+        after=after,
+        limit=limit,
+    )
 
 
 def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | None = None) -> PodStory | None:
@@ -41,13 +121,12 @@ def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | N
     If `accounts` is given, only claims of these accounts are read. The result is then None if the Pod has no claim of
     these accounts.
     """
-    pod = db.execute(
-        text(f"""
-            SELECT {_COLUMNS} FROM runner_pods p {pod_ends.SEEN} WHERE p.uid = :it OR p.name = :it
-            ORDER BY (p.uid = :it) IS TRUE DESC, p.id DESC LIMIT 1
-        """),
-        {"it": name_or_uid, "seen": None if accounts is None else list(accounts)},
-    ).one_or_none()
+    seen = {"it": name_or_uid, "seen": None if accounts is None else list(accounts)}
+    of_uid, of_name = (
+        f"SELECT {_COLUMNS} FROM runner_pods p {pod_ends.SEEN} WHERE p.{column} = :it ORDER BY p.id DESC LIMIT 1"
+        for column in ("uid", "name")
+    )
+    pod = db.execute(text(of_uid), seen).one_or_none() or db.execute(text(of_name), seen).one_or_none()
     if pod is None:
         return None
     claims = db.execute(
@@ -63,13 +142,7 @@ def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | N
     ).all()
     if accounts is not None and not claims:
         return None
-    events = db.execute(
-        text("""
-            SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events
-            WHERE claim_id = ANY(:claims) ORDER BY id LIMIT :most
-        """),
-        {"claims": [claim.id for claim in claims], "most": MOST_EVENTS},
-    ).all()
+    events = claim_events(db, [claim.id for claim in claims])
     executions = db.execute(
         text("""
             SELECT job_id, claim_id, runner_name, started_at, ended_at FROM executions

@@ -31,6 +31,8 @@ class RepairFilter:
     job_id: int | None = None
     pod_uid: str | None = None
     run_id: int | None = None
+    since: datetime | None = None
+    kills: bool | None = None
 
 
 def list_repairs(db: Connection, wanted: RepairFilter, *, after: int | None = None, limit: int) -> Page:
@@ -44,6 +46,9 @@ def list_repairs(db: Connection, wanted: RepairFilter, *, after: int | None = No
         "t.job_id = :value": wanted.job_id,
         "t.pod_uid = :value": wanted.pod_uid,
         "t.run_id = :value": wanted.run_id,
+        "t.at >= :value": wanted.since,
+        "t.kills": wanted.kills or None,
+        "NOT t.kills": wanted.kills is False or None,
     }
     return read(db, _COLUMNS, table="repairs", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)
 
@@ -54,6 +59,33 @@ def count_repairs(db: Connection, *, since: datetime) -> Sequence[Row[Any]]:
         text("""
             SELECT sweep, outcome, count(*) AS repairs FROM repairs
             WHERE at >= :since AND NOT dry GROUP BY sweep, outcome ORDER BY sweep, outcome
+        """),
+        {"since": since},
+    ).all()
+
+
+def summary(db: Connection, *, since: datetime) -> Sequence[Row[Any]]:
+    """Return what sweeps and reconcilers changed since a time: for each UTC day, actor, action and outcome the number.
+
+    The latest day comes first. Retirements of Pods that are in the ledger of repairs are left out, so each is counted
+    once. The actor of another retirement is the process that began it, its action is the reason without the detail, and
+    its outcome says whether the Pod is gone. Repairs of dry runs are not counted.
+    """
+    return db.execute(
+        text("""
+            SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, sweep AS who, what, outcome, kills,
+                   count(*) AS changes
+            FROM repairs WHERE at >= :since AND NOT dry GROUP BY 1, 2, 3, 4, 5
+            UNION ALL
+            SELECT to_char(c.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), coalesce(e.who, '-'),
+                   'retire: ' || coalesce(split_part(c.release_reason, ': ', 1), '-'),
+                   CASE WHEN c.ended_at IS NULL THEN 'open' ELSE 'verified' END, true, count(*)
+            FROM claims c
+            LEFT JOIN LATERAL (SELECT who FROM claim_events WHERE claim_id = c.id ORDER BY id LIMIT 1) e ON true
+            WHERE c.purpose = 'retire' AND c.created_at >= :since
+              AND NOT EXISTS (SELECT FROM repairs r WHERE r.pod_uid = c.pod_uid AND r.kills AND NOT r.dry)
+            GROUP BY 1, 2, 3, 4, 5
+            ORDER BY 1 DESC, 2, 3, 4
         """),
         {"since": since},
     ).all()

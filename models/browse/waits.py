@@ -10,6 +10,9 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from models.db.sql import text
+from rules.waiting.steps import Expected
+
+_MOST_EXPECTED = 500
 
 
 class By(StrEnum):
@@ -92,3 +95,65 @@ def waits(
         {"since": since, "until": until, "now": now, "accounts": None if accounts is None else list(accounts)},
     )
     return [Waits(*row) for row in rows]
+
+
+def expected(db: Connection, pool_id: int, *, since: datetime, accounts: Collection[int] | None = None) -> Expected:
+    """Return the waits of the jobs of a pool that were completed after `since`. At most the newest 500 jobs count.
+
+    If `accounts` is given, only jobs of these accounts count.
+    """
+    row = db.execute(
+        text("""
+            SELECT count(*) AS jobs, percentile_cont(0.5) WITHIN GROUP (ORDER BY waited) AS p50,
+                   percentile_cont(0.9) WITHIN GROUP (ORDER BY waited) AS p90
+            FROM (SELECT id, queued_at FROM jobs
+                  WHERE state = 'completed' AND completed_at >= :since AND pool_id = :pool
+                    AND (CAST(:accounts AS bigint[]) IS NULL OR account_id = ANY(CAST(:accounts AS bigint[])))
+                  ORDER BY completed_at DESC LIMIT :most) j
+            JOIN executions e ON e.job_id = j.id
+            CROSS JOIN LATERAL (
+                SELECT greatest(0, CAST(extract(epoch FROM e.started_at - j.queued_at) AS float8)) AS waited
+            ) w
+        """),
+        {
+            "pool": pool_id,
+            "since": since,
+            "most": _MOST_EXPECTED,
+            "accounts": None if accounts is None else list(accounts),
+        },
+    ).one()
+    return Expected.of(row.jobs, row.p50, row.p90)
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Time that the Pods of a pool were warm without a job in a span, in seconds, and the number of these Pods."""
+
+    pool: str
+    pods: int
+    seconds: float
+
+
+def idle(db: Connection, *, since: datetime, until: datetime, now: datetime) -> Sequence[Idle]:
+    """Return the idle time of each pool in this span, in the order of the names of the pools.
+
+    A Pod is idle from its first poll until its first claim or its end. Persistent runners are left out, because they
+    are idle between jobs too.
+    """
+    rows = db.execute(
+        text("""
+            SELECT pools.name AS pool, count(*) AS pods,
+                   CAST(sum(extract(epoch FROM least(i.ends_at, :until) - greatest(r.first_polled_at, :since)))
+                        AS float8) AS seconds
+            FROM runner_pods r JOIN pools ON pools.id = r.pool_id AND pools.registers_in IS NULL
+            CROSS JOIN LATERAL (
+                SELECT least((SELECT min(created_at) FROM claims WHERE pod_uid = r.uid), r.terminal_at, r.gone_at, :now)
+                       AS ends_at
+            ) i
+            WHERE r.first_polled_at < :until AND (r.gone_at IS NULL OR r.gone_at > :since)
+              AND i.ends_at > greatest(r.first_polled_at, :since)
+            GROUP BY pools.id, pools.name ORDER BY pools.name, pools.id
+        """),
+        {"since": since, "until": until, "now": now},
+    )
+    return [Idle(*row) for row in rows]

@@ -20,7 +20,7 @@ from models.db.sql import text
 from models.tables import claim_inserts
 from rules.claims.machines import allowed
 from rules.claims.registrations import slots, why_not_allowed
-from rules.waiting import RegisteredRunners
+from rules.waiting.facts import RegisteredRunners
 
 MOST = 20
 """Maximum number of registration claims that one run of the matcher inserts for a pool."""

@@ -47,6 +47,7 @@ class Repair(Base):
         Index("ix_repairs_run_id_id", "run_id", "id"),
         Index("ix_repairs_outcome_id", "outcome", "id"),
         Index("ix_repairs_dry_id", "id", postgresql_where=text("dry")),
+        Index("ix_repairs_kills_id", "id", postgresql_where=text("kills")),
         Index("ix_repairs_at", "at"),
     )
 

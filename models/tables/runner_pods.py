@@ -32,6 +32,7 @@ class RunnerPod(Base):
             postgresql_where=text("gone_at IS NULL OR uid IS NULL"),
         ),
         Index("ix_runner_pods_name", "namespace", "name"),
+        Index("ix_runner_pods_pool_id_id", "pool_id", "id"),
         Index("ix_runner_pods_pool_open", "pool_id", postgresql_where=text("gone_at IS NULL")),
         Index("ix_runner_pods_node_gone", "id", postgresql_where=text("node_gone_at IS NOT NULL AND gone_at IS NULL")),
         # Index to find Pods that count against the budgets of accounts (models.routing.usage).

@@ -52,7 +52,7 @@ ASIDE = timedelta(hours=1)
 ENDED_BEFORE_IT = "ended before it began"
 """Phrase in the hold detail of a job that was set aside after failures.
 
-`rules.waiting` selects the explanation of the job by this phrase.
+`rules.waiting.held` selects the explanation of the job by this phrase.
 """
 
 _TAKEN_AWAY = frozenset({How.DELETED, How.EVICTED, How.PREEMPTED, How.NODE})

@@ -11,21 +11,21 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
-from models.browse.accounts import AccountFilter, account_story, list_accounts
+from models.browse.accounts import AccountFilter, account_story, list_accounts, told
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
 from ostler.logging import get_logger
 from ostler.task_names import REMATCH
-from rules.claims.fairness import Budget, Usage
+from rules.claims.fairness import Budget
 from rules.routing.access import Access
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import HOLDER
 from web.api.limited import Visible
 from web.api.problems import not_found
-from web.api.schema import Id, Integer, Listing, Name, Page, Shown, cores, gib
+from web.api.schema import Id, Integer, Listing, Name, Page, Shown
 from web.process.publisher import Publisher
 
 MOST_JOBS = 1_000_000
@@ -86,6 +86,17 @@ class NewAccess(BaseModel):
     access: Literal["allowed"]
 
 
+class AccountJobs(Shown):
+    """The numbers of queued and held jobs of the account.
+
+    `oldest_queued_at` is the time at which the oldest job without a hold was queued.
+    """
+
+    queued: int
+    held: int
+    oldest_queued_at: datetime | None
+
+
 class Account(Shown):
     """The organisation or user that jobs are charged to."""
 
@@ -98,42 +109,8 @@ class Account(Shown):
         description="Pods whose job is over. They count in `usage` until they have ended", examples=[0]
     )
     access: Access = Field(description="`held`: jobs of the account wait until an operator allows the account")
-    created_at: datetime
-
-
-class AccountJobs(Shown):
-    """The numbers of queued and held jobs of the account.
-
-    `oldest_queued_at` is the time at which the oldest job without a hold was queued.
-    """
-
-    queued: int
-    held: int
-    oldest_queued_at: datetime | None
-
-
-class AccountDetail(Account):
-    """An account, and how many of its jobs wait."""
-
     jobs: AccountJobs
-
-
-def shown(row: Row[Any], usage: Usage, ending: int) -> dict[str, Any]:
-    """Return an account as the API shows it, from its row. `ending` is the number of its ending Pods."""
-    return {
-        "id": row.id,
-        "login": row.login,
-        "weight": row.weight,
-        "budget": _amount(row.budget_count, row.budget_vcpu, row.budget_memory),
-        "usage": _amount(usage.count, usage.vcpu_millicores, usage.memory_mib),
-        "ending_pods": ending,
-        "access": row.access,
-        "created_at": row.created_at,
-    }
-
-
-def _amount(count: int, vcpu: int, memory: int) -> dict[str, float]:
-    return {"count": count, "vcpu": cores(vcpu), "memory_gib": gib(memory)}
+    created_at: datetime
 
 
 def router(database: Callable[[], Database], cursors: Cursors, publisher: Callable[[], Publisher]) -> APIRouter:
@@ -147,16 +124,16 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         wanted = AccountFilter(login=query.login, accounts=seen)
         found = await database().run(lambda db: list_accounts(db, wanted, after=after, limit=query.limit))
         return {
-            "items": [shown(row, found.usage[row.id], found.ending[row.id]) for row in found.page.rows],
-            "next_cursor": cursors.make(listing, found.page.next_id),
+            "items": [told(story) for story in found.stories],
+            "next_cursor": cursors.make(listing, found.next_id),
         }
 
-    @routes.get("/{account_id}", summary="Show an account with its numbers", response_model=AccountDetail)
+    @routes.get("/{account_id}", summary="Show an account with its numbers", response_model=Account)
     async def account(account_id: Id, seen: Visible) -> dict[str, Any]:
         story = await database().run(lambda db: account_story(db, account_id, accounts=seen))
         if story is None:
             raise not_found("account")
-        return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
+        return told(story)
 
     async def change(
         request: Request, account_id: int, write: Callable[[Connection], bool], **what: Any
@@ -171,20 +148,20 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         log.info("account.changed", account=account_id, token_name=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
         publisher().send(REMATCH)  # the account might now run jobs that it could not run before
-        return shown(story.account, story.usage, story.ending) | {"jobs": story.jobs}
+        return told(story)
 
-    @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=AccountDetail)
+    @routes.put("/{account_id}/budget", summary="Set an account's budget", response_model=Account)
     async def budget(account_id: Id, new: NewBudget, request: Request) -> dict[str, Any]:
         wanted = Budget(
             count=new.count, vcpu_millicores=round(new.vcpu * 1000), memory_mib=round(new.memory_gib * 1024)
         )
         return await change(request, account_id, lambda db: set_budget(db, account_id, wanted), **new.model_dump())
 
-    @routes.put("/{account_id}/weight", summary="Set an account's weight", response_model=AccountDetail)
+    @routes.put("/{account_id}/weight", summary="Set an account's weight", response_model=Account)
     async def weight(account_id: Id, new: NewWeight, request: Request) -> dict[str, Any]:
         return await change(request, account_id, lambda db: set_weight(db, account_id, new.weight), **new.model_dump())
 
-    @routes.put("/{account_id}/access", summary="Allow an account", response_model=AccountDetail)
+    @routes.put("/{account_id}/access", summary="Allow an account", response_model=Account)
     async def access(account_id: Id, new: NewAccess, request: Request) -> dict[str, Any]:
         wanted = Access(new.access)
         return await change(request, account_id, lambda db: set_access(db, account_id, wanted), **new.model_dump())

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
-from sqlalchemy import Row
+from pydantic import Field
 
-from models.browse.jobs import JobFilter, job_story, list_jobs
-from models.claims.pod_ends import end_of
+from models.browse.jobs import JobFilter, JobStory, job_story, list_jobs, shown, told
+from models.browse.timeline import Moment
 from ostler.clock import utcnow
 from ostler.timings import Timings
 from rules.claims.machines import JobState
-from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
-from rules.waiting import WaitsFor, explain
+from rules.waiting.steps import Explanation
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible
@@ -69,17 +66,6 @@ class Job(Shown):
     age_seconds: float = Field(description="seconds from `queued_at` to now, or to the end of the job", examples=[12.5])
 
 
-class Why(BaseModel):
-    """The reason why a job is in its present state."""
-
-    waits_for: WaitsFor
-    summary: str = Field(examples=["The budget of account acme allows no job at all."])
-    cure: str | None = Field(examples=["Raise the budget: `ostler account set 1001 --count N`."])
-    ahead: int | None = Field(
-        description="jobs of the same account and pool that come first, at most 1000; null if held or not queued"
-    )
-
-
 class JobClaim(Shown):
     """One claim of the job. It is live or has ended."""
 
@@ -101,15 +87,10 @@ class JobClaim(Shown):
 class JobDetail(Job):
     """A job with its claims, its transitions and the reason for its present state."""
 
-    why: Why
+    why: Explanation
     claims: list[JobClaim]
     events: list[Event]
-
-
-def shown(row: Row[Any], *, now: datetime) -> dict[str, Any]:
-    """Return a job as the API shows it at the time `now`."""
-    ended = row.completed_at if row.state == JobState.COMPLETED and row.completed_at is not None else now
-    return {**row._mapping, "age_seconds": max(timedelta(), ended - row.queued_at).total_seconds()}
+    timeline: list[Moment] = Field(description="transitions of the job and its claims, oldest first")
 
 
 def router(database: Callable[[], Database], cursors: Cursors, timings: Timings) -> APIRouter:
@@ -128,16 +109,20 @@ def router(database: Callable[[], Database], cursors: Cursors, timings: Timings)
             "next_cursor": cursors.make(listing, page.next_id),
         }
 
-    @routes.get("/{job_id}", summary="Show a job: its state, the reason and its history", response_model=JobDetail)
-    async def job(job_id: Id, accounts: Visible) -> dict[str, Any]:
-        now = utcnow()
+    async def read(job_id: int, accounts: Visible, *, now: datetime) -> JobStory:
         story = await database().run(lambda db: job_story(db, job_id, timings=timings, now=now, accounts=accounts))
         if story is None:
             raise not_found("job")
-        return shown(story.job, now=now) | {
-            "why": {**asdict(explain(story.facts)), "ahead": story.facts.ahead},
-            "claims": [{**claim._mapping, "pod_end": describe(end_of(claim))} for claim in story.claims],
-            "events": story.events,
-        }
+        return story
+
+    @routes.get("/{job_id}/explanation", summary="Explain what a job waits for", response_model=Explanation)
+    async def explanation(job_id: Id, accounts: Visible) -> Explanation:
+        return (await read(job_id, accounts, now=utcnow())).why
+
+    @routes.get("/{job_id}", summary="Show a job: its state, the reason and its history", response_model=JobDetail)
+    async def job(job_id: Id, accounts: Visible) -> dict[str, Any]:
+        now = utcnow()
+        story = await read(job_id, accounts, now=now)
+        return told(story, now=now)
 
     return routes

@@ -1,4 +1,4 @@
-"""`/v1/pods`: one runner Pod, its claims, and how the Pod ended."""
+"""`/v1/pods`: runner Pods, and one Pod with its claims and its end."""
 
 from __future__ import annotations
 
@@ -6,19 +6,51 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from models.browse.pods import pod_story
-from models.claims.pod_ends import end_of
+from models.browse.pods import PodFilter, list_pods, pod_story, told
+from models.browse.timeline import Moment
 from rules.claims.machines import ClaimState, EndReason, Purpose
-from rules.claims.pod_ends import describe
+from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible
 from web.api.problems import not_found
-from web.api.schema import Event, Name, Shown
+from web.api.schema import Event, FilterId, Listing, Name, Page, Shown
 
 PodName = Annotated[Name, Path(description="name or UID", examples=["small-0a1b2c3d"])]
+
+
+class Pods(Listing):
+    """Filters of the list of Pods. The newest Pod comes first."""
+
+    pool_id: FilterId | None = Field(default=None, description="only Pods of this pool, by Ostler's id")
+    gone: bool | None = Field(default=None, description="true: only Pods that are gone; false: only other Pods")
+
+
+class ListedPod(Shown):
+    """A runner Pod as its row describes it, with its live claim."""
+
+    id: int
+    namespace: str
+    name: str = Field(examples=["small-0a1b2c3d"])
+    uid: str | None
+    pool_id: int
+    pool: str = Field(examples=["small"])
+    state: str = Field(
+        description="the state of the live job claim, or starting, free, retiring, ending, over, node gone or gone. "
+        "Only the status of the pool says which Pods are warm",
+        examples=["free"],
+    )
+    claim_id: int | None
+    purpose: Purpose | None
+    job_id: int | None
+    created_at: datetime
+    first_polled_at: datetime | None
+    polled_at: datetime | None
+    over_at: datetime | None
+    node_gone_at: datetime | None
+    gone_at: datetime | None
 
 
 class PodClaim(Shown):
@@ -82,11 +114,20 @@ class Pod(Shown):
     claims: list[PodClaim]
     events: list[ClaimEvent]
     executions: list[PodJob] = Field(description="the newest 100 jobs that the Pod's runner began to execute")
+    timeline: list[Moment] = Field(description="what happened to the Pod and its claims, oldest first")
 
 
-def router(database: Callable[[], Database]) -> APIRouter:
-    """Return the route of Pods."""
+def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
+    """Return the routes of Pods."""
     routes = APIRouter(prefix="/v1/pods", tags=["pods"])
+
+    @routes.get("", summary="List runner Pods", response_model=Page[ListedPod])
+    async def pods(query: Annotated[Pods, Query()]) -> dict[str, Any]:
+        listing = query.identity()
+        after = cursors.read(listing, query.cursor)
+        wanted = PodFilter(**query.filters())
+        page = await database().run(lambda db: list_pods(db, wanted, after=after, limit=query.limit))
+        return {"items": page.rows, "next_cursor": cursors.make(listing, page.next_id)}
 
     @routes.get("/{pod}", summary="Show a runner Pod, how it ended, and its claims", response_model=Pod)
     async def show(pod: PodName, accounts: Visible) -> dict[str, Any]:
@@ -97,12 +138,6 @@ def router(database: Callable[[], Database]) -> APIRouter:
                 by="name or UID",
                 cure="Check the name or the UID. Ostler deletes the rows of old Pods after OSTLER_KEEP_JOBS seconds.",
             )
-        return {
-            **story.pod._mapping,
-            "end": describe(end_of(story.pod), pod="it"),
-            "claims": story.claims,
-            "events": story.events,
-            "executions": story.executions,
-        }
+        return told(story)
 
     return routes

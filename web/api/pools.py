@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AliasChoices, BaseModel, Field
 
-from models.browse.pools import PoolFilter, list_pools, pool_story, shown
+from models.browse.pools import PoolFilter, list_pools, pool_story, shown, told
 from ostler.clock import utcnow
 from rules.pools.scaling import Verdict
 from web.api.cursors import Cursors
@@ -115,6 +115,12 @@ class PoolDetail(Pool):
     """A pool, and how many jobs wait for it."""
 
     counts: PoolCounts
+    state: str = Field(
+        description="gone, draining, paused, degraded, ready, starting or not ready; frozen or gate closed if a "
+        "problem of the whole fleet stops a ready pool",
+        examples=["ready"],
+    )
+    trouble: str = Field(description="problem of the pool, or the progress of its drain; empty without a problem")
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
@@ -135,9 +141,10 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
 
     @routes.get("/{pool_id}", summary="Show a pool with its numbers", response_model=PoolDetail)
     async def pool(pool_id: Id) -> dict[str, Any]:
-        story = await database().run(lambda db: pool_story(db, pool_id))
+        now = utcnow()
+        story = await database().run(lambda db: pool_story(db, pool_id, now=now))
         if story is None:
             raise not_found("pool")
-        return shown(story.pool, now=utcnow()) | {"counts": story.counts}
+        return told(story, now=now)
 
     return routes

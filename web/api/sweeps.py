@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from models.browse.repairs import RepairFilter, list_repairs
@@ -71,6 +71,9 @@ class Repairs(Listing):
     job_id: FilterId | None = Field(default=None, description="only repairs of this job, by GitHub's id")
     run_id: FilterId | None = Field(default=None, description="only repairs of this run of a sweep")
     pod_uid: Name | None = Field(default=None, description="only repairs of the Pod with this UID")
+    since: AwareDatetime | None = Field(
+        default=None, description="only repairs since this time", examples=["2026-11-29T12:00:00Z"]
+    )
 
 
 class Repair(Shown):

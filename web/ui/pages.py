@@ -1,4 +1,4 @@
-"""Pages of the dashboard: the overview, the jobs, one job, and the repairs.
+"""Pages of the dashboard: the overview, lists of jobs, repairs and sweeps, and one job, Pod, pool or account.
 
 Each page reads its rows in one transaction. The page is made after the transaction has ended (law L15).
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -18,21 +17,22 @@ from sqlalchemy import Connection, Row
 from starlette.requests import Request
 from starlette.responses import Response
 
-from models.browse.accounts import AccountFilter, list_accounts
+from models.browse.accounts import AccountFilter, AccountStory, account_story, list_accounts
 from models.browse.api_tokens import Holder
-from models.browse.fleet import AccountLine, PoolLine, account_lines, pool_lines
-from models.browse.health import obstacles
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.page import LARGEST, Page
-from models.browse.pools import PoolFilter, list_pools
-from models.browse.repairs import RepairFilter, list_repairs
-from models.browse.waits import By, Waits, waits
+from models.browse.pods import PodFilter, list_pods, pod_story
+from models.browse.pools import PoolFilter, PoolStory, list_pools, pool_story, told
+from models.browse.repairs import RepairFilter, count_repairs, list_repairs
+from models.browse.sweeps import SweepSeen, list_sweeps
+from models.browse.waits import By, Waits, expected, waits
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
 from ostler.settings import Settings
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
-from rules.waiting import explain
+from rules.pools.pod_states import PodState
+from rules.waiting.steps import Expected
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.jobs import Jobs
@@ -40,9 +40,9 @@ from web.api.problems import Refusal
 from web.api.schema import BIGGEST_ID
 from web.api.sweeps import Repairs
 from web.ui import drawings
+from web.ui.overview import WAITS_OF, Overview, read_overview
 from web.ui.rendering import HOLDER, REFRESH, page
 
-WAITS_OF = timedelta(hours=1)
 MOST = 200
 """Number of pools and of accounts that the overview shows. Each open page renders them every 2 seconds."""
 
@@ -50,25 +50,6 @@ SHARED_FOR = timedelta(seconds=1)
 """Maximum age of an overview that is shown to other readers of the same accounts."""
 
 Query = TypeVar("Query", bound=BaseModel)
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """One line of the list of problems. `href` leads to more about it, or is None."""
-
-    title: str
-    detail: str
-    href: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """The rows of the overview. `pools` is None if the reader sees only some accounts."""
-
-    pools: Sequence[PoolLine] | None
-    accounts: Sequence[AccountLine]
-    waits: Sequence[Waits]
-    attention: Sequence[Attention]
 
 
 class Pages:
@@ -122,7 +103,7 @@ class Pages:
             # A limited token does not show which pools serve other accounts.
             whole = holder.accounts is None
             pools = list_pools(db, PoolFilter(deleted=False), limit=LARGEST).rows if whole else ()
-            return jobs, accounts.page.rows, pools
+            return jobs, [story.account for story in accounts.stories], pools
 
         jobs, accounts, pools = await self._database().run(body)
         return page(
@@ -139,33 +120,108 @@ class Pages:
 
     async def job(self, request: Request) -> Response:
         """Answer with one job: its state, the reason, its time axis, its claims and its events."""
-        given, holder, now = request.path_params["job_id"], _holder(request), utcnow()
-        job_id = int(given) if given.isascii() and given.isdigit() and len(given) <= len(str(BIGGEST_ID)) else 0
-        story = None
-        if 1 <= job_id <= BIGGEST_ID:
-            timings = self._settings.timings
-            story = await self._database().run(
+        job_id, holder, now = _number(request.path_params["job_id"]), _holder(request), utcnow()
+        timings = self._settings.timings
+        story = (
+            await self._database().run(
                 lambda db: job_story(db, job_id, timings=timings, now=now, accounts=holder.accounts)
             )
+            if job_id
+            else None
+        )
         if story is None:
-            raise Refusal(
-                HTTPStatus.NOT_FOUND,
-                "not-found",
-                "There is no job with this id",
-                "Ostler never received the job, deleted its row after the retention time, or hides it from your token.",
-            )
+            raise _missing("job")
         return page(
             request,
             "job.html",
             job=story.job,
-            why=explain(story.facts),
+            why=story.why,
             ahead=story.facts.ahead,
             claims=[(each, describe(end_of(each))) for each in story.claims],
-            events=story.events,
+            timeline=story.timeline,
             axis=drawings.axis(story.job, story.claims, story.events, now=now),
             github=self._settings.github_url,
             now=now,
         )
+
+    async def pod(self, request: Request) -> Response:
+        """Answer with one Pod: how it ended, its facts, its claims and its timeline."""
+        name, holder, now = request.path_params["name"], _holder(request), utcnow()
+        story = None
+        if "\x00" not in name:
+            story = await self._database().run(lambda db: pod_story(db, name, accounts=holder.accounts))
+        if story is None:
+            raise _missing("Pod")
+        return page(request, "pod.html", pod=story.pod, story=story, now=now)
+
+    async def pool(self, request: Request) -> Response:
+        """Answer with one pool: its problem, its Pods and jobs, its conditions, and the autoscaler's decision."""
+        _need_fleet(_holder(request))
+        pool_id, now = _number(request.path_params["pool_id"]), utcnow()
+
+        def body(db: Connection) -> tuple[PoolStory, Page, Expected] | None:
+            story = pool_story(db, pool_id, now=now)
+            if story is None:
+                return None
+            pods = list_pods(db, PodFilter(pool_id=pool_id, gone=False), limit=MOST)
+            return story, pods, expected(db, pool_id, since=now - WAITS_OF)
+
+        found = await self._database().run(body) if pool_id else None
+        if found is None:
+            raise _missing("pool")
+        story, pods, usual = found
+        shown = told(story, now=now)
+        counts = None if shown["status"] is None else {each: shown["status"][each] for each in PodState}
+        return page(
+            request,
+            "pool.html",
+            pool=shown,
+            bar=None if counts is None else drawings.bar(counts, replicas=shown["replicas"]),
+            pods=pods.rows,
+            more=pods.next_id is not None,
+            usual=usual,
+            now=now,
+        )
+
+    async def account(self, request: Request) -> Response:
+        """Answer with one account: its use of its budget, its queue, and the waits of its jobs."""
+        account_id, holder, now = _number(request.path_params["account_id"]), _holder(request), utcnow()
+        refreshes = "hx-request" in request.headers  # a refresh does not replace the waits of the day
+
+        def body(db: Connection) -> tuple[AccountStory, Sequence[Waits], Sequence[Waits]] | None:
+            story = account_story(db, account_id, accounts=holder.accounts)
+            if story is None:
+                return None
+            only = frozenset({account_id})
+            hour = waits(db, since=now - WAITS_OF, until=now, by=By.ACCOUNT, now=now, accounts=only)
+            if refreshes:
+                return story, hour[-1:], ()
+            return (
+                story,
+                hour[-1:],
+                waits(db, since=now - timedelta(days=1), until=now, by=By.REPOSITORY, now=now, accounts=only),
+            )
+
+        found = await self._database().run(body) if account_id else None
+        if found is None:
+            raise _missing("account")
+        story, hour, day = found
+        return page(request, "account.html", account=story.account, story=story, hour=hour, day=day, most=MOST, now=now)
+
+    async def sweeps(self, request: Request) -> Response:
+        """Answer with all sweeps: their last ticks, their pauses, and the repairs of the last day."""
+        _need_fleet(_holder(request))
+        now = utcnow()
+        since = (now - timedelta(days=1)).replace(microsecond=0)
+
+        def body(db: Connection) -> tuple[Sequence[SweepSeen], Sequence[Row[Any]]]:
+            return list_sweeps(db, now=now), count_repairs(db, since=since)
+
+        sweeps, counts = await self._database().run(body)
+        repairs: dict[str, dict[str, int]] = {}
+        for row in counts:
+            repairs.setdefault(row.sweep, {})[row.outcome] = row.repairs
+        return page(request, "sweeps.html", sweeps=sweeps, repairs=repairs, since=since.isoformat(), now=now)
 
     async def repairs(self, request: Request) -> Response:
         """Answer with one page of repairs, newest first."""
@@ -184,44 +240,19 @@ class Pages:
         )
 
 
-def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
-    """Return the rows of the overview that the holder of a token may see."""
-    seen = holder.accounts
-    accounts = account_lines(db, accounts=seen)
-    since = now - WAITS_OF
-    groups = By.POOL if seen is None else By.ACCOUNT
-    found_waits = waits(db, since=since, until=now, by=groups, now=now, accounts=seen)
-    pools = pool_lines(db) if seen is None else None
-    found = []
-    if pools is not None:
-        found += [Attention(each.effect[:1].upper() + each.effect[1:], each.cause) for each in obstacles(db, now=now)]
-        found += _of_pools(pools, now=now)
-    if held := sum(each.held for each in accounts):
-        what = "1 queued job is held" if held == 1 else f"{held:,} queued jobs are held"
-        found.append(
-            Attention(what, "Ostler matches no held job. The page of a job says why it is held.", "/ui/jobs?held=true")
-        )
-    return Overview(pools, accounts, found_waits, found)
+def _number(given: str) -> int:
+    """Return the id in a path, or 0 if the path contains no id."""
+    found = int(given) if given.isascii() and given.isdigit() and len(given) <= len(str(BIGGEST_ID)) else 0
+    return found if found <= BIGGEST_ID else 0
 
 
-def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention]:
-    found = [
-        Attention(f"Pool {each.name} is degraded", each.problem, f"#pool-{each.id}")
-        for each in pools
-        if each.problem is not None
-    ]
-    found += [
-        Attention(
-            f"The numbers of pool {each.name} are old",
-            "Its Pods were never counted."
-            if each.counted_at is None
-            else f"Its Pods were last counted at {each.counted_at:%Y-%m-%d %H:%M:%S} UTC.",
-            f"#pool-{each.id}",
-        )
-        for each in pools
-        if each.is_old(now=now)
-    ]
-    return found
+def _missing(what: str) -> Refusal:
+    return Refusal(
+        HTTPStatus.NOT_FOUND,
+        "not-found",
+        f"There is no {what} at this address",
+        f"Ostler never knew the {what}, deleted its row after the retention time, or hides it from your token.",
+    )
 
 
 def _holder(request: Request) -> Holder:

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from models.browse.jobs import job_story
 from models.claims import matching
 from models.db.engine import transaction
-from rules.waiting import Explanation, WaitsFor, explain
+from rules.waiting.jobs import explain
+from rules.waiting.steps import Explanation, WaitsFor
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW

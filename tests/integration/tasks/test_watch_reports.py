@@ -11,7 +11,7 @@ from models.browse.jobs import job_story
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.timings import Timings
-from rules.waiting import explain
+from rules.waiting.jobs import explain
 from tasks.claims.retire import retire
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile

@@ -27,17 +27,10 @@ from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.pools.starts import Trouble
 from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels
-from rules.waiting import (
-    ClaimFacts,
-    Explanation,
-    JobFacts,
-    LostPod,
-    PoolFacts,
-    RegisteredRunners,
-    WaitsFor,
-    closest_pool,
-    explain,
-)
+from rules.waiting.closest import closest_pool
+from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts, RegisteredRunners
+from rules.waiting.jobs import explain
+from rules.waiting.steps import Explanation, WaitsFor
 
 POOL = PoolFacts(
     id=1,

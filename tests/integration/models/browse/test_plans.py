@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from lab.postgres import Postgres
 from models.browse.accounts import AccountFilter, list_accounts
 from models.browse.claims import ClaimFilter, list_claims
 from models.browse.jobs import JobFilter, list_jobs
+from models.browse.pods import PodFilter, list_pods
 from models.browse.pools import PoolFilter, list_pools
 from models.browse.repairs import RepairFilter, list_repairs
 from models.db import client_waits
@@ -149,6 +151,12 @@ LISTS: dict[str, Callable[[Connection], Any]] = {
     "repairs of a job": repairs(RepairFilter(job_id=7)),
     "repairs of a Pod": repairs(RepairFilter(pod_uid="pod-7")),
     "repairs of a run": repairs(RepairFilter(run_id=7)),
+    "repairs that delete": repairs(RepairFilter(kills=True)),
+    "repairs since then": repairs(RepairFilter(since=datetime(2026, 1, 1, tzinfo=UTC))),
+    "Pods": lambda db: list_pods(db, PodFilter(), limit=50),
+    "Pods of a pool": lambda db: list_pods(db, PodFilter(pool_id=7), limit=50),
+    "Pods of a pool that are there": lambda db: list_pods(db, PodFilter(pool_id=7, gone=False), limit=50),
+    "Pods of a pool that are gone": lambda db: list_pods(db, PodFilter(pool_id=7, gone=True), limit=50),
     "pools": lambda db: list_pools(db, PoolFilter(), limit=50),
     "pools by name": lambda db: list_pools(db, PoolFilter(name="pool-7"), limit=50),
     "pools that are there": lambda db: list_pools(db, PoolFilter(deleted=False), limit=50),

@@ -18,7 +18,7 @@ from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.errors import Gone, UpstreamError
 from rules.pools.failing_calls import REPEATED
-from rules.waiting import explain
+from rules.waiting.jobs import explain
 from tasks.claims.retire import retire
 from tasks.pools.autoscale import autoscale
 from tasks.worker import base

@@ -19,7 +19,8 @@ from models.pools.pool_mirror import PoolFacts
 from models.sweeps import rematch
 from ostler.timings import Timings
 from rules.pools.demand import Places
-from rules.waiting import WaitsFor, explain
+from rules.waiting.jobs import explain
+from rules.waiting.steps import WaitsFor
 from tasks.routing import rerouting
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import Transactions

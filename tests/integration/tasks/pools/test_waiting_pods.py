@@ -11,7 +11,7 @@ from k8s_adapters.pods import list_pods
 from models.browse.jobs import job_story
 from models.db.engine import transaction
 from ostler.clock import utcnow
-from rules.waiting import explain
+from rules.waiting.jobs import explain
 from tasks.pools import report
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.embedded import embedded, proxy

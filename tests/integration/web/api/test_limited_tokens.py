@@ -16,6 +16,7 @@ from web.api.limited import is_by_account
 OURS, THEIRS = 7, 8
 OF_FLEET = {
     ("GET", "/v1/gates"),
+    ("GET", "/v1/pods"),
     ("GET", "/v1/pools"),
     ("GET", "/v1/pools/{pool_id}"),
     ("GET", "/v1/repairs"),
@@ -28,6 +29,7 @@ BY_ACCOUNT = {
     "/v1/claims/{claim_id}",
     "/v1/jobs",
     "/v1/jobs/{job_id}",
+    "/v1/jobs/{job_id}/explanation",
     "/v1/pods/{pod}",
 }
 

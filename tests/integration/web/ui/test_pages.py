@@ -16,6 +16,7 @@ from models.db import epochs
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 from tests.database import Database
+from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Client, make_settings
 from tests.integration.web.ui.conftest import OWN, Dashboard
 from web.app import build_app
@@ -88,6 +89,10 @@ PATHS = (
     "/ui/",
     "/ui/jobs",
     "/ui/jobs/100",
+    "/ui/pools/1",
+    "/ui/pods/pod-1",
+    "/ui/accounts/7",
+    "/ui/sweeps",
     "/ui/repairs",
     "/ui/login",
     "/ui/jobs/1",
@@ -96,9 +101,22 @@ PATHS = (
 )
 
 
-def test_every_answer_has_the_headers(dashboard: Dashboard) -> None:
+FOUND = tuple(path for path in PATHS if path not in {"/ui/jobs/1", "/ui/nothing", "/ui/jobs?limit=x"})
+
+
+def furnish(dashboard: Dashboard) -> None:
+    """Insert the rows of the pages in `FOUND`."""
+    pool_id = ready(dashboard, warm=2, busy=1)
+    assert pool_id == 1
     dashboard.account()
-    dashboard.job(100)
+    dashboard.job(100, pool_id=1)
+    add_claim(dashboard.engine, 1, 100, account_id=7)
+    dashboard.execute("UPDATE runner_pods SET name = 'pod-1'")
+    assert {path: dashboard.see(path).status_code for path in FOUND} == dict.fromkeys(FOUND, 200)
+
+
+def test_every_answer_has_the_headers(dashboard: Dashboard) -> None:
+    furnish(dashboard)
     answers = [dashboard.see(path) for path in PATHS]
     answers += [dashboard.see(cookie=""), dashboard.send_login("bad"), dashboard.send_login(dashboard.reader)]
     answers += [dashboard.see(path, cookie="") for path in ("/", "/ui")]
@@ -112,9 +130,7 @@ def test_every_answer_has_the_headers(dashboard: Dashboard) -> None:
 
 
 def test_pages_have_no_inline_code_and_load_nothing_from_other_hosts(dashboard: Dashboard) -> None:
-    ready(dashboard, warm=2, busy=1)
-    dashboard.account()
-    dashboard.job(100)
+    furnish(dashboard)
     for path in PATHS:
         page = Parsed(dashboard.see(path).text)
         names = {name for _, each in page.elements for name in each}
@@ -127,9 +143,7 @@ def test_pages_have_no_inline_code_and_load_nothing_from_other_hosts(dashboard: 
 
 
 def test_pages_can_be_read_without_sight(dashboard: Dashboard) -> None:
-    ready(dashboard, warm=2)
-    dashboard.account()
-    dashboard.job(100)
+    furnish(dashboard)
     for path in PATHS:
         page = Parsed(dashboard.see(path).text)
         tags = [tag for tag, _ in page.elements]
@@ -182,7 +196,7 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
     ):
         assert each in page.text
     assert page.text.index("Attention") < page.text.index("the gate of github") < page.text.index("Pools Queue")
-    assert {f"#pool-{pool_id}", "/ui/jobs?held=true"} <= set(page.values("href"))
+    assert {f"#pool-{pool_id}", "/ui/jobs?state=queued&held=true"} <= set(page.values("href"))
     assert f"pool-{pool_id}" in page.values("id")
     dashboard.execute("UPDATE epochs SET older_since = now(), why = 'restored'")
     told = "No job is matched and no Pod is retired Postgres is older than the cluster"
@@ -231,7 +245,7 @@ def test_refresh_can_be_stopped_and_continued(dashboard: Dashboard) -> None:
 
 def test_error_of_a_refresh_replaces_the_content(dashboard: Dashboard) -> None:
     answer = dashboard.see("/ui/jobs/1", headers={"HX-Request": "true"})
-    assert (answer.status_code, "There is no job with this id" in answer.text) == (200, True)
+    assert (answer.status_code, "There is no job at this address" in answer.text) == (200, True)
     assert "live" in Parsed(answer.text).values("id")
 
 
@@ -303,6 +317,106 @@ def test_job_shows_its_reason_its_time_and_its_events(dashboard: Dashboard) -> N
     assert [each["class"] for tag, each in page.elements if tag == "rect"] == ["queued"]
 
 
+def test_job_shows_the_check_of_each_step(dashboard: Dashboard) -> None:
+    pool_id = ready(dashboard, starting=2)
+    dashboard.account()
+    dashboard.job(100, pool_id=pool_id, queued_at=utcnow() - timedelta(minutes=3))
+    shown = text_of(dashboard, "/ui/jobs/100")
+    assert "environment passed GitHub has queued the job." in shown
+    assert "account passed Account acme is allowed." in shown
+    assert "pod waits No Pod of pool small is warm: 0 of 3 Pods have a job" in shown
+    assert "2 Pods start now" in shown
+    assert "delivery open" in shown
+    assert "Usual wait in this pool: Unknown, because no jobs of the last hour can be compared." in shown
+    dashboard.execute("UPDATE jobs SET state = 'running'")
+    assert "Checks" not in text_of(dashboard, "/ui/jobs/100")
+
+
+def test_pool_shows_its_problem_its_pods_and_its_decision(dashboard: Dashboard) -> None:
+    degraded = {
+        "type": "Degraded",
+        "status": "True",
+        "reason": "PodsDoNotStart",
+        "message": "no node has room",
+        "lastTransitionTime": "2026-11-29T12:00:00Z",
+    }
+    pool_id = ready(dashboard, starting=1, warm=2, conditions=[degraded])
+    dashboard.account()
+    dashboard.job(100, pool_id=pool_id)
+    add_claim(dashboard.engine, pool_id, 100, account_id=7)
+    dashboard.job(101, pool_id=pool_id)
+    dashboard.execute(
+        'UPDATE pools SET autoscaled = true, max_replicas = 9, scaling = \'{"verdict": "up", "why": "3 = 3"}\''
+    )
+    page = Parsed(dashboard.see(f"/ui/pools/{pool_id}").text)
+    for each in (
+        "degraded",
+        "What is wrong PodsDoNotStart: no node has room",
+        "1 starting 2 warm",
+        "1 queued, 0 held",
+        "up: 3 = 3",
+        "Degraded True PodsDoNotStart 2026-11-29 12:00:00 no node has room",
+        "delivered 100",
+    ):
+        assert each in page.text
+    assert {"/ui/jobs/100", f"/ui/jobs?pool_id={pool_id}&state=queued&held=false"} <= set(page.values("href"))
+    assert "No reconcile has counted the Pods" in text_of(
+        dashboard, f"/ui/pools/{dashboard.pool('new', labels=('x',))}"
+    )
+
+
+def test_pod_shows_how_it_ended(dashboard: Dashboard) -> None:
+    pool_id = dashboard.pool()
+    dashboard.account()
+    dashboard.job(100, pool_id=pool_id)
+    add_claim(dashboard.engine, pool_id, 100, account_id=7, runner="small-1-r")
+    dashboard.execute("UPDATE runner_pods SET exit_reason = 'OOMKilled', runner_exit_code = 137, terminal_at = now()")
+    (name,) = (row.name for row in dashboard.execute("SELECT name FROM runner_pods"))
+    page = Parsed(dashboard.see(f"/ui/pods/{name}").text)
+    assert "killed for lack of memory" in page.text
+    assert "runner 137" in page.text
+    assert {"/ui/jobs/100", f"/ui/pools/{pool_id}"} <= set(page.values("href"))
+
+
+def test_account_shows_its_budget_and_its_queue(dashboard: Dashboard) -> None:
+    dashboard.account(count=9)
+    dashboard.job(100, hold_reason="unknown_account")
+    dashboard.execute("UPDATE accounts SET access = 'held'")
+    page = Parsed(dashboard.see("/ui/accounts/7").text)
+    assert "0 of 9 Pods" in page.text
+    assert "0 queued, 1 held" in page.text
+    assert "ostler account allow 7" in page.text
+    assert "/ui/jobs?account_id=7&state=queued&held=true" in page.values("href")
+
+
+def test_sweeps_show_their_pauses_and_their_repairs(dashboard: Dashboard) -> None:
+    dashboard.execute(
+        "INSERT INTO sweeps (name, paused_at, paused_by, paused_why) VALUES ('rematch', now(), 'ops', 'we restore')"
+    )
+    dashboard.execute(
+        "INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by) "
+        "VALUES ('stale_claims', 1, now(), 'release', 'x', '{}', false, false, 'nothing', 'verified', now())"
+    )
+    page = Parsed(dashboard.see("/ui/sweeps").text)
+    assert "rematch paused" in page.text
+    assert "Paused by ops 0.0 s ago: we restore" in page.text
+    assert "1 verified" in page.text
+    start = "/ui/repairs?sweep=stale_claims&outcome=verified&dry=false&since="
+    (link,) = (each for each in page.values("href") if each.startswith(start))
+    assert "release" in text_of(dashboard, link)
+
+
+@pytest.mark.parametrize("thing", ["pools", "accounts"])
+@pytest.mark.parametrize("given", ["999", "0", "-1", "x", "9" * 19, "9" * 5000, "%D9%A1", "1/", "%0A"])
+def test_pool_or_account_that_does_not_exist_is_not_found(dashboard: Dashboard, thing: str, given: str) -> None:
+    assert dashboard.see(f"/ui/{thing}/{given}").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["missing", "a%00b", "%0A", "x" * 5000, "%F0%9F%90%8E"])
+def test_pod_that_does_not_exist_is_not_found(dashboard: Dashboard, name: str) -> None:
+    assert dashboard.see(f"/ui/pods/{name}").status_code == 404
+
+
 @pytest.mark.parametrize("job", ["1", "0", "-1", "x", "9" * 19, "9" * 5000, "%D9%A1", "1/", "%0A"])
 def test_job_that_does_not_exist_is_not_found(dashboard: Dashboard, job: str) -> None:
     assert dashboard.see(f"/ui/jobs/{job}").status_code == 404
@@ -323,7 +437,26 @@ def test_hostile_names_are_shown_as_text(dashboard: Dashboard) -> None:
         hold_detail=HOSTILE,
     )
     dashboard.execute("UPDATE accounts SET login = :name", name=HOSTILE)
-    for path in ("/ui/", "/ui/jobs", "/ui/jobs/100"):
+    condition = {"type": "Degraded", "status": "True", "reason": "x", "message": HOSTILE, "lastTransitionTime": HOSTILE}
+    dashboard.execute(
+        "UPDATE pools SET image = :name, status = CAST(:status AS jsonb), status_at = now(),"
+        " scaling = jsonb_build_object('verdict', 'up', 'why', CAST(:name AS text)), autoscaled = true",
+        name=HOSTILE,
+        status=status(conditions=[condition]),
+    )
+    add_claim(dashboard.engine, pool_id, 100, account_id=7, runner=HOSTILE)
+    dashboard.execute(
+        "UPDATE runner_pods SET event_message = :name, event_by = :name, event_reason = :name, exit_reason = :name",
+        name=HOSTILE,
+    )
+    dashboard.execute("UPDATE claims SET last_error = :name, release_reason = :name", name=HOSTILE)
+    dashboard.execute(
+        "INSERT INTO sweeps (name, paused_at, paused_by, paused_why) VALUES ('rematch', now(), :name, :name)",
+        name=HOSTILE,
+    )
+    (pod,) = (row.uid for row in dashboard.execute("SELECT uid FROM runner_pods"))
+    paths = ("/ui/", "/ui/jobs", "/ui/jobs/100", f"/ui/pools/{pool_id}", f"/ui/pods/{pod}", "/ui/accounts/7")
+    for path in (*paths, "/ui/sweeps"):
         answer = dashboard.see(path).text
         page = Parsed(answer)
         assert [each.get("src") for tag, each in page.elements if tag in {"script", "img"}] == page.values("src")
@@ -371,11 +504,31 @@ class TestLimitedToken:
         hidden, absent = (dashboard.see(f"/ui/jobs/{each}", cookie=reader) for each in (200, 201))
         assert (hidden.status_code, hidden.text) == (404, absent.text)
 
-    def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str) -> None:
-        answer = dashboard.see("/ui/repairs", cookie=reader)
+    def test_pod_or_account_of_others_looks_like_none(self, dashboard: Dashboard, reader: str) -> None:
+        (pool_id,) = (row.id for row in dashboard.execute("SELECT id FROM pools WHERE name = 'small'"))
+        for job, account in ((100, 7), (200, 8)):
+            add_claim(dashboard.engine, pool_id, job, account_id=account)
+        names = {
+            row.account_id: row.name
+            for row in dashboard.execute(
+                "SELECT c.account_id, p.name FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id"
+            )
+        }
+        for thing, own, other in (("pods", names[7], names[8]), ("accounts", 7, 8)):
+            seen, hidden, absent = (
+                dashboard.see(f"/ui/{thing}/{each}", cookie=reader) for each in (own, other, "987654321")
+            )
+            assert seen.status_code == 200
+            assert f'href="/ui/pools/{pool_id}"' not in seen.text
+            assert (hidden.status_code, hidden.text) == (404, absent.text)
+
+    @pytest.mark.parametrize("path", ["/ui/repairs", "/ui/sweeps", "/ui/pools/1", "/ui/pools/987654321"])
+    def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str, path: str) -> None:
+        answer = dashboard.see(path, cookie=reader)
         assert answer.status_code == 403
         assert "your token is limited to some accounts" in answer.text
         assert 'href="/ui/repairs"' not in answer.text
+        assert 'href="/ui/sweeps"' not in answer.text
 
 
 def test_repairs_are_listed_with_their_subjects(dashboard: Dashboard) -> None:

@@ -1,0 +1,132 @@
+"""Commands that ask the REST API: they print what they print with access to Postgres, as far as the token allows."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import uvicorn
+
+from rules.token_scopes import TokenScope
+from tests.integration.cli.test_operator import Done, Operator, operator, run_command
+from tests.integration.web.api.conftest import Stage, serving
+from tests.rows import run_sql
+
+__all__ = ["operator"]
+
+
+@dataclass
+class Developer:
+    """Somebody with a token and without access to Postgres."""
+
+    operator: Operator
+    stage: Stage
+    url: str
+
+    def run(self, *arguments: str, token: str | None = None, **changes: str) -> Done:
+        env = self.operator.environment() | {"OSTLER_API_URL": self.url, "NO_PROXY": "*"}
+        del env["OSTLER_DATABASE_URL"]
+        return run_command(env | {"OSTLER_API_TOKEN": token or self.stage.reader} | changes, *arguments)
+
+    def json(self, *arguments: str, **how: str) -> Any:
+        done = self.run(*arguments, "--json", **how)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def developer(operator: Operator) -> Iterator[Developer]:
+    with serving(operator.database) as stage:
+        server = uvicorn.Server(uvicorn.Config(stage.app, port=0, log_level="critical"))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        deadline = time.monotonic() + 30
+        while not server.started:
+            assert thread.is_alive(), "the server ended"
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Developer(operator, stage, f"http://127.0.0.1:{port}")
+        server.should_exit = True
+        thread.join(30)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("jobs",),
+        ("jobs", "--held", "-o", "name"),
+        ("jobs", "--account", "globex", "--state", "queued"),
+        ("jobs", "--pool", "POOL", "--limit", "1"),
+        ("job", "11"),
+        ("job", "12", "--wide"),
+        ("job", "13"),
+        ("pods", "--pool", "POOL"),
+        ("pod", "POD"),
+    ],
+    ids=" ".join,
+)
+def test_the_api_tells_a_developer_what_postgres_tells_an_operator(
+    developer: Developer, command: tuple[str, ...]
+) -> None:
+    (names,) = run_sql(
+        developer.operator.database.engine, "SELECT p.name AS pod, l.name AS pool FROM runner_pods p, pools l"
+    )
+    command = tuple({"POD": names.pod, "POOL": names.pool}.get(word, word) for word in command)
+    run_sql(developer.operator.database.engine, "UPDATE jobs SET queued_at = now() - interval '3 days 90 minutes'")
+    local, remote = developer.operator.run(*command), developer.run(*command)
+    assert (remote.returncode, remote.stderr) == (0, local.stderr)
+    assert remote.stdout == local.stdout
+
+
+def test_json_of_the_command_has_every_field_of_the_api(developer: Developer) -> None:
+    remote, local = developer.json("job", "12"), developer.operator.json("job", "12")
+    assert set(remote) <= set(local)
+    assert remote["why"]["checks"] == local["why"]["checks"]
+    assert [each["step"] for each in remote["why"]["checks"]][:2] == ["environment", "records"]
+    assert [each["what"] for each in developer.json("job", "11")["timeline"]] == [
+        each["what"] for each in developer.operator.json("job", "11")["timeline"]
+    ]
+
+
+def test_lists_longer_than_a_page_of_the_api_are_read_to_the_limit(developer: Developer) -> None:
+    run_sql(
+        developer.operator.database.engine,
+        "INSERT INTO jobs SELECT (jsonb_populate_record(j, jsonb_build_object('id', 1000 + n))).* "
+        "FROM jobs j, generate_series(1, 250) n WHERE j.id = 13 RETURNING id",
+    )
+    done = developer.run("jobs", "--limit", "230", "-o", "name")
+    assert len(done.stdout.split()) == 230
+    assert "more rows exist than the 230 shown" in developer.run("jobs", "--limit", "230").stderr
+    assert len(developer.run("jobs", "--limit", "1000", "-o", "name").stdout.split()) == 253
+
+
+def test_a_limited_token_shows_only_its_accounts(developer: Developer) -> None:
+    token = developer.stage.token(TokenScope.READ, accounts=(88,))
+    assert [job["id"] for job in developer.json("jobs", token=token)] == [13]
+    missing = developer.run("job", "11", token=token)
+    assert (missing.returncode, "there is no job 11" in missing.stderr) == (1, True)
+    refused = developer.run("jobs", "--pool", "any", token=token)
+    assert refused.returncode == 2
+    assert "This token is limited to some accounts" in refused.stderr
+
+
+def test_a_wrong_address_or_token_is_one_line_with_the_cure(developer: Developer) -> None:
+    refused = developer.run("jobs", token="ostler_wrong")
+    assert (refused.returncode, "OSTLER_API_TOKEN" in refused.stderr) == (2, True)
+    away = developer.run("jobs", OSTLER_API_URL="http://127.0.0.1:9")
+    assert (away.returncode, "Check OSTLER_API_URL" in away.stderr) == (3, True)
+    other = developer.run("jobs", OSTLER_API_URL=f"{developer.url}/elsewhere")
+    assert (other.returncode, "answered 404" in other.stderr) == (3, True)
+    for done in (refused, away, other):
+        assert done.stderr.count("\n") == 1
+    mistyped = developer.run("jobs", OSTLER_API_URL="ostler.example.com")
+    assert (mistyped.returncode, "must begin with http:// or https://" in mistyped.stderr) == (2, True)
+    alone = developer.run("jobs", OSTLER_API_TOKEN="")
+    assert (alone.returncode, "OSTLER_API_TOKEN" in alone.stderr) == (2, True)
+    assert developer.stage.reader not in refused.stdout + refused.stderr + away.stderr + other.stderr

@@ -1,0 +1,74 @@
+"""Rows of the overview: pools, accounts, recent waits, and what needs attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from models.browse.api_tokens import Holder
+from models.browse.fleet import AccountLine, PoolLine, account_lines, pool_lines
+from models.browse.health import obstacles
+from models.browse.waits import By, Waits, waits
+
+WAITS_OF = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One line of the list of problems. `href` leads to more about it, or is None."""
+
+    title: str
+    detail: str
+    href: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The rows of the overview. `pools` is None if the reader sees only some accounts."""
+
+    pools: Sequence[PoolLine] | None
+    accounts: Sequence[AccountLine]
+    waits: Sequence[Waits]
+    attention: Sequence[Attention]
+
+
+def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
+    """Return the rows of the overview that the holder of a token may see."""
+    seen = holder.accounts
+    accounts = account_lines(db, accounts=seen)
+    since = now - WAITS_OF
+    groups = By.POOL if seen is None else By.ACCOUNT
+    found_waits = waits(db, since=since, until=now, by=groups, now=now, accounts=seen)
+    pools = pool_lines(db) if seen is None else None
+    found = []
+    if pools is not None:
+        found += [Attention(each.effect[:1].upper() + each.effect[1:], each.cause) for each in obstacles(db, now=now)]
+        found += _of_pools(pools, now=now)
+    if held := sum(each.held for each in accounts):
+        what = "1 queued job is held" if held == 1 else f"{held:,} queued jobs are held"
+        why = "Ostler matches no held job. The page of a job says why it is held."
+        found.append(Attention(what, why, "/ui/jobs?state=queued&held=true"))
+    return Overview(pools, accounts, found_waits, found)
+
+
+def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention]:
+    found = [
+        Attention(f"Pool {each.name} is degraded", each.problem, f"#pool-{each.id}")
+        for each in pools
+        if each.problem is not None
+    ]
+    found += [
+        Attention(
+            f"The numbers of pool {each.name} are old",
+            "Its Pods were never counted."
+            if each.counted_at is None
+            else f"Its Pods were last counted at {each.counted_at:%Y-%m-%d %H:%M:%S} UTC.",
+            f"#pool-{each.id}",
+        )
+        for each in pools
+        if each.is_old(now=now)
+    ]
+    return found
