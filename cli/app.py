@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from cli import (
     accounts,
     check_deploy,
     claims,
+    debug,
     doctor,
     gates,
     grafana,
@@ -21,6 +23,7 @@ from cli import (
     pool_changes,
     pool_conversion,
     pools,
+    report,
     restore,
     setup,
     stats,
@@ -64,8 +67,20 @@ app = typer.Typer(
 PROCESSES = frozenset({"web", "worker", "beat", "watch", "flower"})
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ostler {importlib.metadata.version('ostler')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _read_variables_of_no_setting(context: typer.Context) -> None:
+def _read_variables_of_no_setting(
+    context: typer.Context,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version of Ostler"),
+    ] = False,
+) -> None:
     """Run warm CI runner Pods. Each queued GitHub Actions job runs in exactly one, by default in a fresh one."""
     offset = clock.offset_of(os.environ)
     if offset:
@@ -78,26 +93,32 @@ def _read_variables_of_no_setting(context: typer.Context) -> None:
         typer.echo(f"ostler: warning: {each}", err=True)
 
 
-app.add_typer(accounts.app, name="account")
-app.add_typer(tokens.app, name="token")
-app.add_typer(sweeps.app, name="sweep")
-app.add_typer(setup.app, name="setup")
-app.add_typer(pools.app, name="pool")
-app.add_typer(hook.app, name="hook")
-app.command()(top.top)
-app.command()(stats.stats)
-app.command()(jobs.jobs)
-app.command()(jobs.job)
-app.command()(claims.claims)
-app.command()(pods.pod)
-app.command()(sweeps.repairs)
-app.command()(gates.gates)
-app.command()(grafana.grafana)
-app.command()(doctor.doctor)
-app.command("check-deploy")(check_deploy.check_deploy)
-app.command("verify-deploy")(verify_deploy.verify_deploy)
+LOOK, CHANGE, INSTALL, RUN = "Look", "Change", "Install and check", "Processes"
+"""Panels of the help, one for each purpose of a reader."""
+
+app.command(rich_help_panel=LOOK)(top.top)
+app.command(rich_help_panel=LOOK)(stats.stats)
+app.command(rich_help_panel=LOOK)(report.report)
+app.command(rich_help_panel=LOOK)(jobs.jobs)
+app.command(rich_help_panel=LOOK)(jobs.job)
+app.command(rich_help_panel=LOOK)(pods.pods)
+app.command(rich_help_panel=LOOK)(pods.pod)
+app.command(rich_help_panel=LOOK)(claims.claims)
+app.command(rich_help_panel=LOOK)(sweeps.repairs)
+app.command(rich_help_panel=LOOK)(gates.gates)
+app.command(rich_help_panel=LOOK)(doctor.doctor)
+app.add_typer(pools.app, name="pool", rich_help_panel=CHANGE)
+app.add_typer(accounts.app, name="account", rich_help_panel=CHANGE)
+app.add_typer(sweeps.app, name="sweep", rich_help_panel=CHANGE)
+app.add_typer(tokens.app, name="token", rich_help_panel=CHANGE)
+app.command(rich_help_panel=CHANGE)(restore.restore)
+app.add_typer(setup.app, name="setup", rich_help_panel=INSTALL)
+app.add_typer(debug.app, name="debug", rich_help_panel=LOOK)
+app.command("check-deploy", rich_help_panel=INSTALL)(check_deploy.check_deploy)
+app.command("verify-deploy", rich_help_panel=INSTALL)(verify_deploy.verify_deploy)
 app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
-app.command()(restore.restore)
+app.command(rich_help_panel=INSTALL)(grafana.grafana)
+app.add_typer(hook.app, name="hook", rich_help_panel=RUN)
 pools.app.command("pause")(pool_changes.pause)
 pools.app.command("resume")(pool_changes.resume)
 pools.app.command("scale")(pool_changes.scale)
@@ -126,7 +147,7 @@ def _begin_logs(process: str, settings: Logs) -> None:
         )
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def web() -> None:
     """Serve GitHub's webhooks and the runner Pods' polls."""
     settings = _start("web")
@@ -135,7 +156,7 @@ def web() -> None:
     run(settings)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def worker(
     queues: Annotated[
         str, typer.Option(help="queues to serve, comma-separated: dispatch, github, pools, retire, sweeps")
@@ -154,7 +175,7 @@ def worker(
     run_worker(settings, queues=chosen)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def beat() -> None:
     """Run beat, which schedules the sweeps. Start two processes: one is active, and the other is its standby."""
     from ostler.settings import load_beat
@@ -166,7 +187,7 @@ def beat() -> None:
     run_beat(settings)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def watch() -> None:
     """Run the watch, which wakes workers when a Pod or pool changes.
 
@@ -181,7 +202,7 @@ def watch() -> None:
     raise typer.Exit(run_watch(settings))
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def flower() -> None:
     """Serve Flower, a read-only live view of workers and tasks."""
     from ostler.settings import load_flower
@@ -193,7 +214,7 @@ def flower() -> None:
     run_flower(settings)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def healthy(process: Annotated[Process, typer.Argument(help="process that runs in this container")]) -> None:
     """Check the health of a process in this container.
 
@@ -204,7 +225,7 @@ def healthy(process: Annotated[Process, typer.Argument(help="process that runs i
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=INSTALL)
 def migrate(
     check_settings: Annotated[
         bool, typer.Option("--check-settings", help="first check that every setting of web and worker is valid")
@@ -228,7 +249,7 @@ def migrate(
         typer.echo(f"database: {before or 'empty'} → {migrations.current(engine)}")
 
 
-@app.command()
+@app.command(rich_help_panel=INSTALL)
 def crd(
     show: Annotated[
         bool, typer.Option("--print", help="print the definition as YAML without changing a cluster")
@@ -257,7 +278,7 @@ def crd(
     typer.echo("runnerpools.ostler.dev is served")
 
 
-@app.command("generate-key")
+@app.command("generate-key", rich_help_panel=INSTALL)
 def generate_key() -> None:
     """Print a new key for OSTLER_ENCRYPTION_KEYS.
 
@@ -268,7 +289,7 @@ def generate_key() -> None:
     typer.echo(Fernet.generate_key().decode())
 
 
-@app.command("redis-users")
+@app.command("redis-users", rich_help_panel=INSTALL)
 def redis_users(
     database: Annotated[int, typer.Option(min=0, help="database number in OSTLER_REDIS_URL")] = 0,
 ) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import asdict
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, print_next_page, query
+from cli.stats import time_of
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_note, print_table
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
@@ -138,20 +140,54 @@ def repairs(
     run_id: Annotated[
         int | None, typer.Option("--run", min=1, max=BIGGEST_ID, help="show only repairs of this run")
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="AGE|TIME", help="show only repairs since then: an age such as 24h, or an ISO 8601 time"),
+    ] = None,
+    destructive: Annotated[
+        bool | None, typer.Option("--destructive/--harmless", help="show only repairs that delete something, or others")
+    ] = None,
+    by_day: Annotated[
+        bool,
+        typer.Option(
+            "--summary",
+            help="count the repairs, and other retirements of Pods, by day (since 7 days ago without --since)",
+        ),
+    ] = False,
     limit: Limit = 50,
     as_json: Json = False,
     wide: Wide = False,
     output: Output = None,
 ) -> None:
     """List the repairs of the sweeps, newest first, each with its outcome."""
-    from models.browse.repairs import RepairFilter, list_repairs
+    from models.browse.repairs import RepairFilter, list_repairs, summary
 
     if sweep is not None:
         _named(sweep, several=False)
+    now = utcnow()
+    begin = None if since is None else time_of(since, "--since", now=now)
     wanted = RepairFilter(
-        sweep=sweep, outcome=outcome, dry=dry, claim_id=claim, job_id=job, pod_uid=pod_uid, run_id=run_id
+        sweep=sweep,
+        outcome=outcome,
+        dry=dry,
+        claim_id=claim,
+        job_id=job,
+        pod_uid=pod_uid,
+        run_id=run_id,
+        since=begin,
+        kills=destructive,
     )
     form = form_of(as_json=as_json, wide=wide, output=output)
+    if by_day:
+        if replace(wanted, since=None) != RepairFilter():
+            raise typer.BadParameter("--summary can be used only with --since, --json, --wide and -o")
+        first = begin or now - timedelta(days=7)
+        rows = query(lambda db: summary(db, since=first))
+        if form is Form.JSON:
+            print_json([object_of(row) for row in rows])
+        else:
+            print_summary(rows, since=first, wide=form is Form.WIDE)
+        return
     page = query(lambda db: list_repairs(db, wanted, limit=limit))
     if form is Form.JSON:
         print_json(list(page.rows))
@@ -161,6 +197,16 @@ def repairs(
         return
     _print_repairs(page.rows, wide=form is Form.WIDE)
     print_next_page(page)
+
+
+def print_summary(rows: Sequence[Row[Any]], *, since: datetime, wide: bool = False) -> None:
+    """Print what sweeps and reconcilers changed, by day (`models.browse.repairs.summary`)."""
+    print_table(
+        ("day", "who", Column("what", Kind.TEXT), "outcome", Column("deletes", drop=1), "number"),
+        ((row.day, row.who, row.what, row.outcome, "yes" if row.kills else "no", row.changes) for row in rows),
+        empty=f"no repair and no retirement since {since:%Y-%m-%d %H:%M} UTC",
+        wide=wide,
+    )
 
 
 def _print_repairs(rows: Any, *, wide: bool = False) -> None:

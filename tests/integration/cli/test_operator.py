@@ -158,7 +158,9 @@ def test_every_list_has_names_alone_and_a_wide_form(
     assert names is None or named.stdout.splitlines() == names
     wide, other = operator.run(*command, "--wide").stdout, operator.run(*command, "-o", "wide").stdout
     assert wide.splitlines()[0].split() == other.splitlines()[0].split()
-    assert operator.run(*command, "-o", "json").stdout == operator.run(*command, "--json").stdout
+    whole, short = operator.run(*command, "--json").stdout, operator.run(*command, "-o", "json").stdout
+    ages = re.compile(r'(_seconds": )[0-9.]+')
+    assert ages.sub(r"\1", short) == ages.sub(r"\1", whole)
     both = operator.run(*command, "--json", "-o", "name")
     assert (both.returncode, "json and name cannot be used together" in both.stderr) == (2, True)
 
@@ -585,3 +587,64 @@ def test_token_of_an_account_is_limited_to_it_and_the_list_says_so(operator: Ope
     refused = operator.run("token", "create", "x", "--account", login, "--scope", "write")
     assert refused.returncode == 2
     assert "can only read" in refused.stderr
+
+
+def test_pods_are_listed_with_their_jobs_and_gone_pods_on_request(operator: Operator) -> None:
+    (pod,) = operator.json("pods")
+    assert (pod["job_id"], pod["state"]) == (11, "delivered")
+    assert operator.run("pods", "-o", "name").stdout == f"{pod['name']}\n"
+    assert operator.json("pods", "--pool", pod["pool"]) == [pod]
+    operator.execute("UPDATE runner_pods SET gone_at = now() RETURNING id")
+    assert operator.run("pods").stdout == "no Pods\n"
+    assert [each["state"] for each in operator.json("pods", "--all")] == ["gone"]
+
+
+def test_an_account_is_shown_with_its_queue_and_its_waits(operator: Operator) -> None:
+    operator.execute(
+        "INSERT INTO executions (runner_name, account_id, job_id, vcpu, memory, started_at) "
+        "SELECT 'r', account_id, id, 1, 1, queued_at + interval '9 s' FROM jobs WHERE id = 11 RETURNING job_id"
+    )
+    operator.execute("UPDATE jobs SET state = 'running', queued_at = now() - interval '1 m' WHERE id = 11 RETURNING id")
+    operator.execute("UPDATE executions SET started_at = now() - interval '51 s' RETURNING job_id")
+    shown = operator.json("account", "show", "acme")
+    assert (shown["login"], shown["jobs"]["queued"], shown["jobs"]["held"]) == ("acme", 1, 0)
+    assert [(each["name"], each["jobs"]) for each in shown["waits_of_last_day"]] == [("acme/app", 1), (None, 1)]
+    assert shown["waits_of_last_day"][0]["p50_seconds"] == pytest.approx(9, abs=0.1)
+    told = operator.run("account", "show", "ACME").stdout
+    assert "acme (id 77): allowed, weight 1" in told
+    assert "Jobs:     1 queued, 0 held; the oldest waits" in told
+    (listed,) = operator.json("account", "list", "--login", "globex")
+    assert (listed["jobs"]["queued"], listed["jobs"]["held"]) == (0, 1)
+    missing = operator.run("account", "show", "nobody")
+    assert (missing.returncode, "`ostler account list`" in missing.stderr) == (1, True)
+
+
+def test_version_is_printed(operator: Operator) -> None:
+    assert re.fullmatch(r"ostler [0-9.]+\n", operator.run("--version").stdout)
+
+
+def test_report_has_waits_idle_minutes_and_repairs_of_the_span(operator: Operator) -> None:
+    operator.execute(
+        "UPDATE jobs SET state = 'running', queued_at = now() - interval '20 min' WHERE id = 11 RETURNING id"
+    )
+    operator.execute(
+        "INSERT INTO executions (runner_name, account_id, job_id, vcpu, memory, started_at) "
+        "VALUES ('r', 77, 11, 1, 1, now() - interval '10 min') RETURNING job_id"
+    )
+    operator.execute("UPDATE claims SET created_at = now() - interval '10 min' RETURNING id")
+    operator.execute("UPDATE runner_pods SET first_polled_at = now() - interval '40 min' RETURNING id")
+    operator.execute(
+        "INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by)"
+        " VALUES ('rematch', 1, now(), 'lift', 'x', '{}', false, false, 'nothing', 'verified', now()) RETURNING id"
+    )
+    found = operator.json("report", "--since", "24h")
+    (pool, _total), (account, _all), (idle,) = found["pools"], found["accounts"], found["idle"]
+    assert (pool["jobs"], account["name"]) == (1, "acme")
+    assert pool["runner_minutes"] == pytest.approx(10, abs=0.1)
+    assert (idle["pool"], idle["pods"]) == (pool["name"], 1)
+    assert idle["seconds"] == pytest.approx(30 * 60, abs=5)
+    assert [(row["who"], row["changes"]) for row in found["repairs"]] == [("rematch", 1)]
+    (clipped,) = operator.json("report", "--since", "20m")["idle"]
+    assert clipped["seconds"] == pytest.approx(10 * 60, abs=5)
+    told = operator.run("report").stdout
+    assert all(each in told for each in ("runner minutes", "Pods that were idle", "rematch"))

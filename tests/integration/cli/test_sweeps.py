@@ -6,6 +6,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from redis import Redis as RedisClient
@@ -13,12 +14,13 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from lab.redis import Redis
+from ostler.clock import utcnow
 from ostler.task_names import SWEEPS
 from tasks.sweeps.rematch import rematch
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.cli.test_operator import Operator
-from tests.integration.models.webhook_rows import add_pool, deliver, queued
+from tests.integration.models.webhook_rows import add_claim, add_pool, deliver, queued
 from tests.integration.tasks.conftest import StubRuntime
 
 
@@ -54,6 +56,40 @@ def test_running_a_sweep_needs_redis_and_says_so(operator: Operator) -> None:
     done = operator.run("sweep", "run", "rematch")
     assert done.returncode == 2
     assert "OSTLER_REDIS_URL" in done.stderr
+
+
+def test_repairs_and_retirements_are_counted_by_day(operator: Operator) -> None:
+    pool = add_pool(operator.database.engine, "linux")
+    deliver(operator.database.engine, queued(11))
+    retired = add_claim(operator.database.engine, pool, None)
+    operator.execute(
+        "UPDATE claims SET purpose = 'retire', account_id = NULL, release_reason = 'surplus', jit = NULL,"
+        " created_at = now() WHERE id = :id RETURNING id",
+        id=retired,
+    )
+    operator.execute(
+        "INSERT INTO claim_events (claim_id, at, transition, to_state, who, why)"
+        " VALUES (:id, now(), 'retire', 'claimed', 'reconcile', 'surplus') RETURNING id",
+        id=retired,
+    )
+    for age, dry in ((0, False), (0, False), (2, False), (0, True), (9, False)):
+        operator.execute(
+            "INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by)"
+            " VALUES ('rematch', 1, now() - make_interval(days => :age), 'lift', 'x', '{}', false, :dry, 'nothing',"
+            " 'verified', now()) RETURNING id",
+            age=age,
+            dry=dry,
+        )
+    today, earlier = (f"{utcnow() - timedelta(days=days):%Y-%m-%d}" for days in (0, 2))
+    assert [(row["day"], row["who"], row["what"], row["changes"]) for row in operator.json("repairs", "--summary")] == [
+        (today, "reconcile", "retire: surplus", 1),
+        (today, "rematch", "lift", 2),
+        (earlier, "rematch", "lift", 1),
+    ]
+    assert "retire: surplus" in operator.run("repairs", "--summary", "--since", "24h").stdout
+    assert "no repair and no retirement since" in operator.run("repairs", "--summary", "--since", "0s").stdout
+    wrong = operator.run("repairs", "--summary", "--job", "11")
+    assert (wrong.returncode, "--summary" in wrong.stderr) == (2, True)
 
 
 @pytest.fixture
@@ -98,6 +134,9 @@ def test_a_dry_run_says_what_would_be_repaired_and_a_real_one_repairs_it(operato
     assert [each["outcome"] for each in operator.json("repairs", "--outcome", "dry", "--sweep", "rematch")] == ["dry"]
     assert operator.json("repairs", "--claim", "7") == []
     assert "no_pool" in operator.run("repairs").stdout
+    assert [each["outcome"] for each in operator.json("repairs", "--since", "1h", "--real")] == ["verified"]
+    assert operator.json("repairs", "--since", "2000-01-01", "--destructive") == []
+    assert len(operator.json("repairs", "--harmless")) == 2
 
 
 def test_a_sweep_that_is_paused_does_not_run_and_the_exit_status_says_so(operator: Operator, worker: str) -> None:

@@ -15,6 +15,7 @@ from beat_schedule import periods
 from ostler.errors import ConfigurationError
 from ostler.redis_users import RedisUser, password_variable
 from ostler.settings import (
+    ApiAccess,
     FlowerSettings,
     Settings,
     known_variables,
@@ -105,6 +106,7 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_TIMINGS", '{"sweep_every": NaN}', "sweep_every: found nan; must be a number"),
         ("OSTLER_TIMINGS", '{"sweep_every": 0}', "sweep_every: found 0; must be greater than 0"),
         ("OSTLER_TIMINGS", '{"match_batch": 1.5}', "match_batch: found 1.5; must be a whole number"),
+        ("OSTLER_REDELIVERY_KEPT", "604801", "must not be larger than 604800, the timing keep_deliveries"),
         ("OSTLER_WEB_POLLS_TLS_KEY", "/tls.key", "must not be set without OSTLER_WEB_POLLS_TLS_CERT"),
         ("OSTLER_WEB_PLAIN_POLLS", "false", "must be true without OSTLER_WEB_POLLS_TLS_CERT"),
     ],
@@ -341,7 +343,7 @@ def test_no_timing_is_a_setting_too() -> None:
 def test_the_documentation_lists_every_variable_with_its_default_and_no_other() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     documented = dict(re.findall(r"^\| `(OSTLER_[A-Z0-9_]+)` \| ([^|]*) \|", text, flags=re.MULTILINE))
-    fields = WatchSettings.model_fields | Settings.model_fields | FlowerSettings.model_fields
+    fields = WatchSettings.model_fields | Settings.model_fields | FlowerSettings.model_fields | ApiAccess.model_fields
     expected = {
         f"OSTLER_{name.upper()}": "required" if field.is_required() else f"`{_shown(field.default)}`"
         for name, field in fields.items()

@@ -1,0 +1,66 @@
+"""`ostler report`: waits, runner minutes, idle minutes and repairs of a span, in one page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.output import Json, object_of, print_json, query
+from cli.stats import print_waits, shown, time_of
+from cli.sweeps import print_summary
+from cli.tables import Column, Kind, print_table
+from ostler.clock import utcnow
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def report(
+    since: Annotated[
+        str, typer.Option(metavar="AGE|TIME", help="begin of the span: an age such as 90m or 7d, or an ISO 8601 time")
+    ] = "24h",
+    as_json: Json = False,
+) -> None:
+    """Report a span until now: waits by pool and account, runner minutes, idle minutes of warm Pods, and repairs.
+
+    Jobs and Pods whose rows were deleted after OSTLER_KEEP_JOBS are missing.
+    """
+    from models.browse.repairs import summary
+    from models.browse.waits import By, idle, waits
+
+    now = utcnow()
+    begin = time_of(since, "--since", now=now)
+
+    def body(db: Connection) -> dict[str, Any]:
+        return {
+            "pools": waits(db, since=begin, until=now, by=By.POOL, now=now),
+            "accounts": waits(db, since=begin, until=now, by=By.ACCOUNT, now=now),
+            "idle": idle(db, since=begin, until=now, now=now),
+            "repairs": summary(db, since=begin),
+        }
+
+    found = query(body)
+    if as_json:
+        print_json(
+            {
+                "since": begin,
+                "until": now,
+                **{name: [shown(each) for each in found[name]] for name in ("pools", "accounts")},
+                "idle": [asdict(each) for each in found["idle"]],
+                "repairs": [object_of(row) for row in found["repairs"]],
+            }
+        )
+        return
+    typer.echo(f"From {begin:%Y-%m-%d %H:%M} to {now:%Y-%m-%d %H:%M} UTC\n")
+    for by in ("pool", "account"):
+        print_waits(by, found[f"{by}s"], empty="no job began to run")
+        typer.echo()
+    print_table(
+        (Column("pool", Kind.NAME), "Pods that were idle", "idle minutes"),
+        ((each.pool, each.pods, f"{each.seconds / 60:.1f}") for each in found["idle"]),
+        empty="no Pod was idle",
+    )
+    typer.echo()
+    print_summary(found["repairs"], since=begin)
