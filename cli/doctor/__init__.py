@@ -9,16 +9,25 @@ affect the others.
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.output import Json, print_json
-from cli.tables import Column, Kind, Wide, print_table
+from cli.tables import Column, Kind, Wide, plain, print_table, wrap
 from ostler.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from cli.doctor.findings import Finding
+
 FAMILIES = ("postgres", "settings", "redis", "cluster", "github", "fleet")
+
+_MARGIN = 9
+"""Width of the column with the outcome."""
 
 Only = Annotated[str | None, typer.Option(help=f"families of checks to run, comma-separated: {', '.join(FAMILIES)}")]
 Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 for warnings too, not only for failures")]
@@ -36,12 +45,33 @@ def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict:
     findings = run([check for check in CHECKS if check.family in wanted], Context())
     if as_json:
         print_json([asdict(each) for each in findings])
+    elif not wide:
+        _print_problems(findings)
     else:
         print_table(
             ("check", "", Column("cause", Kind.TEXT), Column("cure", Kind.TEXT)),
             ((each.name, each.outcome, each.cause, each.cure) for each in findings),
             empty="no checks",
-            wide=wide,
+            wide=True,
         )
     if is_bad(findings, strict=strict):
         raise typer.Exit(1)
+
+
+def _print_problems(findings: Sequence[Finding]) -> None:
+    """Print each problem with its cause and its cure, the worst first. Then print the healthy checks and the counts."""
+    from cli.doctor.findings import Outcome
+
+    width = shutil.get_terminal_size().columns
+    for outcome in (Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN):
+        for each in (found for found in findings if found.outcome is outcome):
+            for number, text in enumerate(
+                (f"{each.name}: {each.cause}", "" if each.cure is None else f"→ {each.cure}")
+            ):
+                for line, words in enumerate(wrap(plain(text), width - _MARGIN) if text else ()):
+                    typer.echo(f"{outcome if number == line == 0 else '':<{_MARGIN}}{words}")
+    well = [each.name for each in findings if each.outcome is Outcome.OK]
+    for line, words in enumerate(wrap(", ".join(well), width - _MARGIN) if well else ()):
+        typer.echo(f"{Outcome.OK if line == 0 else '':<{_MARGIN}}{words}")
+    counts = Counter(each.outcome for each in findings)
+    typer.echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome) + "; --wide shows each check")

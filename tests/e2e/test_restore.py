@@ -133,7 +133,7 @@ def test_a_copy_of_fifty_jobs_ago_harms_no_busy_pod_and_every_job_ends(run: Run)
     run.lose_fifty_jobs()
     run.scale(1)  # to whoever believes the copy every Pod is warm, and too many
     run.until(lambda: bool(run.rows("SELECT 1 FROM epochs WHERE older_since IS NOT NULL")), "the earlier state is seen")
-    doctor = run.system.command("doctor")
+    doctor = run.system.command("doctor", "--wide")
     assert doctor.returncode == 1
     assert "ostler restore" in doctor.stdout
 

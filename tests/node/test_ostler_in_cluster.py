@@ -100,7 +100,7 @@ def test_ten_jobs_complete_exactly_once(release: Release, fleet: Fleet) -> None:
 def test_doctor_finds_nothing_wrong(release: Release) -> None:
     release.wait_until_available()
 
-    said = release.run_in("worker", "ostler", "doctor")
+    said = release.run_in("worker", "ostler", "doctor", "--wide")
 
     assert " failed " not in said, said
     assert "18 sweeps are on time" in said, said

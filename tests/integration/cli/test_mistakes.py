@@ -297,7 +297,7 @@ def test_wrong_kubeconfig_is_one_line_for_every_command(bare: dict[str, str], fi
     ]
     mistakes += [mistake(command, 2, "no kubeconfig is set") for command in COMMANDS]
     mistakes += [
-        mistake("doctor --only cluster", 1, "kubernetes failed OSTLER_KUBECONFIG: ", said, KUBECONFIG=str(path))
+        mistake("doctor --wide --only cluster", 1, "kubernetes failed OSTLER_KUBECONFIG: ", said, KUBECONFIG=str(path))
         for path, said in wrong.items()
     ]
     assert deviations(tuple(mistakes), bare) == {}
@@ -309,7 +309,7 @@ def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], fil
     mistakes.append(
         mistake(COMMANDS[3], 3, "nothing was created yet", "connection refused", KUBECONFIG=str(files.dead))
     )
-    mistakes.append(mistake("doctor --only cluster", 1, "kubernetes failed", *said, KUBECONFIG=str(files.dead)))
+    mistakes.append(mistake("doctor --wide --only cluster", 1, "kubernetes failed", *said, KUBECONFIG=str(files.dead)))
     assert deviations(tuple(mistakes), bare) == {}
 
 
@@ -391,7 +391,7 @@ def test_command_waits_less_than_ten_seconds_for_an_unresponsive_api_server(
 
 
 def test_doctor_without_settings_blames_the_variable_of_each_line(bare: dict[str, str]) -> None:
-    done = run_command(bare, "doctor", "--only", "postgres,settings,redis,github,fleet")
+    done = run_command(bare, "doctor", "--wide", "--only", "postgres,settings,redis,github,fleet")
     lines = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
     assert done.returncode == 1
     assert "OSTLER_REDIS_URL" in lines["redis"]

@@ -30,7 +30,7 @@ from cli.doctor import (
 )
 from cli.doctor.checks import CHECKS
 from cli.doctor.context import Rows
-from cli.doctor.findings import Check, Outcome, Verdict, ok, unknown
+from cli.doctor.findings import Check, Finding, Outcome, Verdict, ok, unknown
 from cli.doctor.runner import is_bad, run
 from deploys.addresses import PRIVATE_V4
 from github_adapters import permissions
@@ -547,3 +547,28 @@ def test_doctor_names_the_proxy_and_the_authorities_without_the_login(monkeypatc
     assert (found.outcome, "hunter2" in found.cause) == (OK, False)
     assert "by the proxy proxy.corp:3128 (HTTPS_PROXY)" in found.cause
     assert "/etc/ca.pem (OSTLER_CA_BUNDLE)" in found.cause
+
+
+def test_problems_are_printed_first_and_healthy_checks_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    found = [
+        Finding("postgres", "postgres", Outcome.OK, "it answers"),
+        Finding("redis", "redis", Outcome.UNKNOWN, "not checked", "correct the failed checks first"),
+        Finding("beat", "fleet", Outcome.WARNING, "no tick for 90 s", "start beat"),
+        Finding("web", "fleet", Outcome.FAILED, "no web process has sent a heartbeat " * 2, "start a web process"),
+        Finding("clock", "fleet", Outcome.OK, "it is right"),
+    ]
+    doctor._print_problems(found)
+    assert capsys.readouterr().out.splitlines() == [
+        "failed   web: no web process has sent a heartbeat no web",
+        "         process has sent a heartbeat",
+        "         → start a web process",
+        "warning  beat: no tick for 90 s",
+        "         → start beat",
+        "unknown  redis: not checked",
+        "         → correct the failed checks first",
+        "ok       postgres, clock",
+        "2 ok, 1 warning, 1 failed, 1 unknown; --wide shows each check",
+    ]
