@@ -66,7 +66,7 @@ def run(recorder: Recorder) -> None:
     deep, many = recorder.size(100_000, 2000), recorder.size(1000, 200)
     shallow = {(1, 1): 10, (1, 100): 200, (many, 1): many, (many, 100): many}
     with Stage() as stage:
-        matcher = _Matcher(stage)
+        matcher = Matcher(stage)
         for accounts in (1, many):
             for batch in (1, 100):
                 for queued in (shallow[accounts, batch], deep):
@@ -98,7 +98,7 @@ class _Keys:
         """Delete a key."""
 
 
-class _Matcher:
+class Matcher:
     """One pool with its offered Pods, and the runs of its matcher."""
 
     def __init__(self, stage: Stage) -> None:
@@ -145,6 +145,23 @@ class _Matcher:
             pool=self.pool,
             accounts=case.accounts,
             ending=case.ending,
+        )
+
+    def complete(self, count: int) -> None:
+        """Insert jobs that were executed and completed just now."""
+        self.stage.rows(
+            """
+            WITH made AS (
+                INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels,
+                                  state, pool_id, priority, queued_at, completed_at, changed_at)
+                SELECT 9000000 + n, 1, 1, 'org/app', 'orgs/org', 1, 1, 'build', '{}', 'completed', :pool, 0,
+                       now() - interval '5 min', now(), now()
+                FROM generate_series(1, :count) n RETURNING id)
+            INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at, ended_at)
+            SELECT id, 'r-' || id, 1, 1, 1, now() - interval '4 min', now() FROM made
+            """,
+            pool=self.pool,
+            count=count,
         )
 
     def once(self, batch: int) -> float:
@@ -195,7 +212,7 @@ class _Matcher:
         )
 
 
-def _measure(recorder: Recorder, matcher: _Matcher, case: Case) -> None:
+def _measure(recorder: Recorder, matcher: Matcher, case: Case) -> None:
     recorder.say(case.name)
     matcher.fill(case)
     for _ in range(recorder.size(3, 1)):

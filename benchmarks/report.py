@@ -11,10 +11,12 @@ from benchmarks.frame import NOTES, Figure, Target, read
 SUBJECTS = {
     "webhooks": "Webhooks",
     "attacks": "Attacks on the public port",
+    "dashboard": "The dashboard, and webhooks beside it",
     "latency": "Queued → JIT",
     "cost": "CPU per job, sustained throughput",
     "scaling": "Worker replicas with a slow GitHub",
     "matcher": "The matcher",
+    "explain": "Explanation of a queued job",
     "idle_pods": "Idle Pods",
     "idle_pods_tls": "Idle Pods by TLS",
     "sweeps": "Sweeps over the whole cluster",

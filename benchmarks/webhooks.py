@@ -46,7 +46,7 @@ def run(recorder: Recorder) -> None:
         url = f"{stage.web_url}/webhooks/github"
         body = make(1, first=1, labels=LABELS, secret=b"x")[0].body
         recorder.lab = {"body of a webhook": f"{len(body)} bytes", "synchronous_commit": "on, fsync on"}
-        _send(stage, url, next(first), count=recorder.size(400, 20), rate=0)  # warm-up
+        send(stage, url, next(first), count=recorder.size(400, 20), rate=0)  # warm-up
         for number in range(recorder.size(3, 1)):
             recorder.say(f"round {number + 1}")
             _at_200(recorder, stage, url, bare_url, next(first))
@@ -60,8 +60,8 @@ def run(recorder: Recorder) -> None:
 def _at_200(recorder: Recorder, stage: Stage, url: str, bare_url: str, first: int) -> None:
     count = recorder.size(2000, 40)
     with recorder.window() as window:
-        found = _send(stage, url, first, count=count, rate=200)
-    _all_accepted(found, count)
+        found = send(stage, url, first, count=count, rate=200)
+    all_accepted(found, count)
     recorder.add(
         "accepted, 200/s",
         "ms",
@@ -73,7 +73,7 @@ def _at_200(recorder: Recorder, stage: Stage, url: str, bare_url: str, first: in
         "before the answer",
     )
     with recorder.window() as window:
-        found = _send(stage, bare_url, first, count=count, rate=200)
+        found = send(stage, bare_url, first, count=count, rate=200)
     recorder.add("bare ASGI app, 200/s", "ms", found["latencies"], window, is_bound=True)
     with recorder.window() as window:
         times, _ = stage.pgbench(_SQL, clients=8, seconds=recorder.size(5, 1), rate=200)
@@ -88,8 +88,8 @@ def _flat_out(
     for name, to, child, bound in (("Ostler", url, web, False), ("bare ASGI app", bare_url, bare, True)):
         before = cpu(child.pid)
         with recorder.window() as window:
-            found = _send(stage, to, first, count=count, rate=0)
-        _all_accepted(found, count)
+            found = send(stage, to, first, count=count, rate=0)
+        all_accepted(found, count)
         used = (cpu(child.pid) - before) / count * 1000
         recorder.add(
             "accepted, flat out" if not bound else f"{name}, flat out",
@@ -117,7 +117,7 @@ def _flat_out(
 def _burst(recorder: Recorder, stage: Stage, url: str, first: int) -> None:
     count = recorder.size(2000, 50)
     with recorder.window() as window:
-        found = _send(stage, url, first, count=count, rate=count)
+        found = send(stage, url, first, count=count, rate=count)
     kept = int(
         stage.scalar("SELECT count(*) FROM jobs WHERE id >= :first AND id < :end", first=first, end=first + count)
     )
@@ -144,8 +144,8 @@ def _beside_polls(recorder: Recorder, stage: Stage, pool: int, url: str, first: 
     for _ in range(recorder.size(3, 1)):
         sent = recorder.size(2000, 40)
         with recorder.window() as window:
-            found = _send(stage, url, next(first), count=sent, rate=200)
-        _all_accepted(found, sent)
+            found = send(stage, url, next(first), count=sent, rate=200)
+        all_accepted(found, sent)
         recorder.add(
             "accepted, 200/s, beside 10,000 held polls",
             "ms",
@@ -158,7 +158,8 @@ def _beside_polls(recorder: Recorder, stage: Stage, pool: int, url: str, first: 
     del pool
 
 
-def _send(stage: Stage, url: str, first: int, *, count: int, rate: float) -> dict[str, Any]:
+def send(stage: Stage, url: str, first: int, *, count: int, rate: float) -> dict[str, Any]:
+    """Send `count` webhooks at this rate (0: flat out), and return their latencies and statuses."""
     found: dict[str, Any] = stage.run(
         "benchmarks.load.hooks",
         "--url",
@@ -177,7 +178,8 @@ def _send(stage: Stage, url: str, first: int, *, count: int, rate: float) -> dic
     return found
 
 
-def _all_accepted(found: dict[str, Any], count: int) -> None:
+def all_accepted(found: dict[str, Any], count: int) -> None:
+    """Raise RuntimeError if not every webhook was accepted."""
     if found["statuses"] != {"202": count}:
         raise RuntimeError(
             f"{count} answers 202 were expected, but the statuses of the answers are {found['statuses']}"
