@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters container_hooks rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-cluster test-slow test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images compose-check setup
+.PHONY: help demo chaos bench test test-cluster test-slow test-ui test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images compose-check setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,11 @@ test-cluster: $(STAMP) ## run the tests on a real control plane, with Helm and k
 
 test-slow: $(STAMP) ## run the tests that take minutes each, on a real control plane
 	@$(BIN)/pytest --cluster real -m "slow and not node" -n 2 --dist loadfile --durations 30 --durations-min 1
+
+test-ui: $(STAMP) ## run the tests of the dashboard in Chromium (about a minute): T=path for one file
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ echo "make test-ui needs Chromium: apt-get install chromium" >&2; exit 1; }
+	@$(BIN)/pytest -m ui -n 2 --dist loadfile $(if $(filter tests,$(T)),tests/ui,$(T))
 
 test-node: $(STAMP) ## run the tests on real nodes, as root: T=path for one file (about 80 minutes, and 20 more to build them once)
 	@command -v nft >/dev/null || { echo "make test-node needs the program nft: apt-get install nftables" >&2; exit 1; }
