@@ -70,7 +70,8 @@ def verify_deploy(
     except ValueError as error:
         raise ConfigurationError(f"--to: {error}") from None
     needs = (
-        f"get, list, create and delete on pods in {namespace!r} and {runners!r}, and get, list and patch on deployments"
+        f"list on pods, get on services and list and patch on deployments in {namespace!r}, and get, list, create and "
+        f"delete on pods in {runners!r}"
     )
     absent = f"there is no Ostler in namespace {namespace!r}, or no namespace {runners!r}; -n and --runners-namespace "
     with calling(kubeconfig, needs=needs, absent=f"{absent}name others") as client:

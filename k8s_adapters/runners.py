@@ -547,7 +547,7 @@ def _trust(pod: Json, name: str) -> None:
     source: Json = {"name": name, "items": [{"key": _CA_KEY, "path": _CA_KEY}], "optional": True}
     pod["spec"]["volumes"].append({"name": CA_VOLUME, "configMap": source})
     poller: Json = next(each for each in pod["spec"]["containers"] if each["name"] == POLLER)
-    # An older poll.sh does not read the first variable, but the curl that it starts reads the second variable.
+    # poll.sh reads the first variable, and the curl that it starts reads the second.
     for variable in ("OSTLER_CA_FILE", "CURL_CA_BUNDLE"):
         poller["env"].append({"name": variable, "value": f"{_CA_FOLDER}/{_CA_KEY}"})
     poller["volumeMounts"].append({"name": CA_VOLUME, "mountPath": _CA_FOLDER, "readOnly": True})

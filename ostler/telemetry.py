@@ -132,7 +132,7 @@ for _became in ("written", "dropped", "failed"):
     KUBERNETES_EVENTS.labels(_became)
 PODS_CREATED = Counter("ostler_pods_created_total", "Runner Pods that reconcilers created", registry=_registry)
 PODS_RETIRED = Counter(
-    "ostler_pods_retired_total", "Retire claims that reconcilers created, by reason", ("why",), registry=_registry
+    "ostler_pods_retired_total", "Pods that reconcilers began to retire, by reason", ("why",), registry=_registry
 )
 PODS_LOST = Counter(
     "ostler_pods_lost_total",
