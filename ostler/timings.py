@@ -274,10 +274,10 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Time after which Ostler asks GitHub about a job whose state can be normal for long, in seconds. For a job "
-            "in the state `waiting`, and for a job on a runner that Ostler did not register, the time begins at the "
-            "last change of the job. For a job with the hold `set_aside` or `backoff`, the time begins when the job "
-            "was queued. This time is also the longest time between two requests about one job. With larger values, "
-            "Ostler asks less often"
+            "in the state `waiting`, and for a job on a persistent runner or on a runner that Ostler did not register, "
+            "the time begins at the last change of the job. For a job with the hold `set_aside` or `backoff`, the time "
+            "begins when the job was queued. This time is also the longest time between two requests about one job. "
+            "With larger values, Ostler asks less often"
         ),
     )
     finished_job_after: float = Field(
@@ -322,9 +322,10 @@ class Timings(BaseModel):
         default=600,
         ge=0,
         description=(
-            "How long GitHub must show a persistent runner as offline before the sweep "
-            "`persistent_runners` replaces its Pod, in seconds. With larger values, runners survive longer "
-            "interruptions of their network"
+            "How long GitHub must show a persistent runner as offline before the sweep `persistent_runners` replaces "
+            "its Pod, in seconds. While three or more runners, and more than half of the runners in the organisation "
+            "or repository, are offline, the sweep waits six times as long, unless the node of the runner is gone. "
+            "With larger values, runners survive longer interruptions of their network"
         ),
     )
     orphaned_account_after: float = Field(
@@ -451,8 +452,8 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "Time after the beginning of the last successful comparison of the epochs during which Ostler can release "
-            "claims and delete Pods, in seconds. With larger values, Ostler releases and deletes for longer while it "
-            "cannot reach the cluster"
+            "delivered claims and retire Pods, in seconds. With larger values, Ostler releases and retires for longer "
+            "while it cannot reach the cluster"
         ),
     )
 
