@@ -26,8 +26,9 @@ def convert(
 ) -> None:
     """Convert runner objects of actions-runner-controller into RunnerPools, as YAML on stdout.
 
-    stderr shows what became of each field. Fields that need a decision are marked with "!". The exit status is 0 also
-    if there are such fields, and 2 if an object cannot become a pool. Runner scale sets are not converted yet.
+    stderr shows what became of each field, and which objects become no pool. Lines that need a decision are marked
+    with "!". The exit status is 0 also if there are such lines. It is 2 if a runner object lacks what a pool needs, or
+    if no object becomes a pool. Runner scale sets are not converted yet.
     """
     import yaml
 

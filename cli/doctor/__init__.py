@@ -30,7 +30,7 @@ _MARGIN = 9
 """Width of the column with the outcome."""
 
 Only = Annotated[str | None, typer.Option(help=f"families of checks to run, comma-separated: {', '.join(FAMILIES)}")]
-Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 for warnings too, not only for failures")]
+Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 if a check has another outcome than ok")]
 
 
 def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict: Strict = False) -> None:
