@@ -72,7 +72,7 @@ def trouble(kind: Trouble, detail: str) -> Arrange:
         start_detail=detail,
         failed_starts=3,
         failed_at=utcnow(),
-        create_after=utcnow() + timedelta(minutes=2),
+        create_after=utcnow() + timedelta(days=1),
     )
 
 
