@@ -16,11 +16,12 @@ _MOST_EXPECTED = 500
 
 
 class By(StrEnum):
-    """Grouping of the waits. With `hour` and `day`, the name of a group is the begin of the hour or the day in UTC."""
+    """Grouping of the waits. The name of a group of time is its begin in UTC."""
 
     POOL = "pool"
     ACCOUNT = "account"
     REPOSITORY = "repository"
+    FIVE_MINUTES = "five minutes"
     HOUR = "hour"
     DAY = "day"
 
@@ -29,6 +30,9 @@ _NAMES = {
     By.POOL: "coalesce(p.name, '-')",
     By.ACCOUNT: "a.login",
     By.REPOSITORY: "j.repository",
+    By.FIVE_MINUTES: (
+        "to_char(date_bin('5 min', e.started_at, '2000-01-01 UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')"
+    ),
     By.HOUR: "to_char(date_trunc('hour', e.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')",
     By.DAY: "to_char(date_trunc('day', e.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
 }

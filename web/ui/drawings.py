@@ -1,4 +1,7 @@
-"""Geometry of the drawings: the bar of a pool's Pods, and the time axis of a job. Positions are percentages."""
+"""Geometry of the drawings: the bar of a pool's Pods, the time axis of a job, and the course of the waits.
+
+Positions are percentages.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from models.browse.waits import Waits
 from rules.claims.machines import JobState
 from rules.pools.pod_states import PodState
 
 SHOWN = (PodState.STARTING, PodState.WARM, PodState.RESERVED, PodState.BUSY)
 _SECOND = timedelta(seconds=1)
+_FIVE_MINUTES = timedelta(minutes=5)
+_HOUR = timedelta(hours=1)
 PHASES = ("queued", "claimed", "minted", "delivered", "executing")
 
 
@@ -147,3 +153,49 @@ def _lane(
         total += seconds
         drawn.append(Span(round(100 * (begin - begins).total_seconds() / whole, 3), round(100 * seconds / whole, 3)))
     return Lane(phase, drawn, total, open=any(end is None for _, end in spans))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Waits of the jobs that began in five minutes, with the position of each wait from the left and from the top."""
+
+    at: datetime
+    waits: Waits
+    x: float
+    median_y: float
+    most_y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The course of the waits of the last hour. `most` is the wait at the top of the drawing, in seconds."""
+
+    begins: datetime
+    ends: datetime
+    most: float
+    points: Sequence[Point]
+
+    @property
+    def median(self) -> str:
+        """Return the corners of the line of the medians, for SVG."""
+        return " ".join(f"{each.x},{each.median_y}" for each in self.points)
+
+    @property
+    def longest(self) -> str:
+        """Return the corners of the line of the longest waits, for SVG."""
+        return " ".join(f"{each.x},{each.most_y}" for each in self.points)
+
+
+def curve(course: Sequence[Waits], *, until: datetime) -> Curve:
+    """Return the course of the waits in the hour before `until`. The names of `course` are begins of five minutes."""
+    begins, most = until - _HOUR, max([each.most for each in course], default=0.0) or 1.0
+    points = []
+    for each in course:
+        at = datetime.strptime(f"{each.name} +0000", "%Y-%m-%d %H:%M %z")
+        x = min(100.0, max(0.0, 100 * (at + _FIVE_MINUTES / 2 - begins) / _HOUR))
+        points.append(Point(at, each, round(x, 2), _from_top(each.p50, most), _from_top(each.most, most)))
+    return Curve(begins, until, most, points)
+
+
+def _from_top(seconds: float, most: float) -> float:
+    return round(100 - 100 * seconds / most, 2)

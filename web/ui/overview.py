@@ -54,6 +54,11 @@ def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
     return Overview(pools, accounts, found_waits, found)
 
 
+def read_course(db: Connection, holder: Holder, *, now: datetime) -> Sequence[Waits]:
+    """Return the waits of the last hour by five minutes, of the jobs that the holder of a token may see."""
+    return waits(db, since=now - WAITS_OF, until=now, by=By.FIVE_MINUTES, now=now, accounts=holder.accounts)[:-1]
+
+
 def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention]:
     found = [
         Attention(f"Pool {each.name} is degraded", each.problem, f"#pool-{each.id}")

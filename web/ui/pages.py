@@ -5,9 +5,8 @@ Each page reads its rows in one transaction. The page is made after the transact
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -40,14 +39,18 @@ from web.api.problems import Refusal
 from web.api.schema import BIGGEST_ID
 from web.api.sweeps import Repairs
 from web.ui import drawings
-from web.ui.overview import WAITS_OF, Overview, read_overview
+from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
 from web.ui.rendering import HOLDER, REFRESH, page
+from web.ui.shared import Shared
 
 MOST = 200
 """Number of pools and of accounts that the overview shows. Each open page renders them every 2 seconds."""
 
 SHARED_FOR = timedelta(seconds=1)
 """Maximum age of an overview that is shown to other readers of the same accounts."""
+
+COURSE_SHARED_FOR = timedelta(seconds=15)
+"""Maximum age of the course of the waits. It changes slowly, and is read from all jobs of the last hour."""
 
 Query = TypeVar("Query", bound=BaseModel)
 
@@ -59,33 +62,26 @@ class Pages:
         self._settings = settings
         self._database = database
         self._cursors = Cursors(settings.encryption_keys)
-        self._overviews: dict[frozenset[int] | None, tuple[asyncio.Future[Overview], datetime]] = {}
+        self._overviews: Shared[Overview] = Shared()
+        self._courses: Shared[Sequence[Waits]] = Shared()
 
     async def overview(self, request: Request) -> Response:
-        """Answer with the state of the fleet, or with the state of the reader's accounts."""
-        found, now = await self._recent_overview(_holder(request))
+        """Answer with the state of the fleet, or with the state of the reader's accounts.
+
+        Readers of the same accounts share the reads. The session of each of them was verified before.
+        """
+        holder, run = _holder(request), self._database().run
+        found, now = await self._overviews.get(
+            holder.accounts, lambda at: run(lambda db: read_overview(db, holder, now=at)), max_age=SHARED_FOR
+        )
+        course, until = await self._courses.get(
+            holder.accounts, lambda at: run(lambda db: read_course(db, holder, now=at)), max_age=COURSE_SHARED_FOR
+        )
         bars = {
             each.id: drawings.bar(each.pods, replicas=each.replicas) for each in (found.pools or ())[:MOST] if each.pods
         }
-        return page(request, "overview.html", found=found, bars=bars, most=MOST, now=now)
-
-    async def _recent_overview(self, holder: Holder) -> tuple[Overview, datetime]:
-        """Return the overview of the holder of a token, and the time at which it was read.
-
-        Readers of the same accounts share one overview during `SHARED_FOR`, so that many open pages cost no more than
-        a few. The session of each of them was verified before.
-        """
-        now = utcnow()
-        self._overviews = {
-            key: (task, at)
-            for key, (task, at) in self._overviews.items()
-            if at > now - SHARED_FOR or not task.done()  # while Postgres is slow, no second read begins
-        }
-        if holder.accounts not in self._overviews:
-            reading = self._database().run(lambda db: read_overview(db, holder, now=now))
-            self._overviews[holder.accounts] = asyncio.ensure_future(reading), now
-        task, at = self._overviews[holder.accounts]
-        return await asyncio.shield(task), at  # a reader that goes away must not cancel the read of the others
+        curve = drawings.curve(course, until=until)
+        return page(request, "overview.html", found=found, bars=bars, curve=curve, most=MOST, now=now)
 
     async def jobs(self, request: Request) -> Response:
         """Answer with one page of jobs, newest first."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from models.browse.waits import Waits
 from rules.pools.pod_states import PodState
-from web.ui.drawings import axis, bar
+from web.ui.drawings import axis, bar, curve
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -94,3 +95,18 @@ def test_bar_has_the_pods_of_a_pool_by_state() -> None:
     assert bar(pods, replicas=10)[-1].detail == "1 ending"
     assert sum(each.width for each in bar(pods, replicas=0)) == pytest.approx(100, abs=0.01)
     assert {each.width for each in bar({}, replicas=0)} == {0}
+
+
+def test_the_course_of_the_waits_is_drawn_in_its_hour() -> None:
+    until = datetime(2026, 11, 29, 13, tzinfo=UTC)
+
+    def begun(minutes: int, p50: float, most: float) -> Waits:
+        name = f"{until - timedelta(minutes=minutes):%Y-%m-%d %H:%M}"
+        return Waits(name, jobs=3, p50=p50, p95=most, most=most, run_seconds=1)
+
+    found = curve([begun(60, 10, 40), begun(5, 20, 20)], until=until)
+    assert (found.begins, found.ends, found.most) == (until - timedelta(hours=1), until, 40)
+    assert found.median == "4.17,75.0 95.83,50.0"
+    assert found.longest == "4.17,0.0 95.83,50.0"
+    assert curve([], until=until).points == []
+    assert curve([begun(5, 0, 0)], until=until).median == "95.83,100.0"

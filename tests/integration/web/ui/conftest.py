@@ -58,7 +58,8 @@ class Dashboard(Stage):
 
 @pytest.fixture
 def dashboard(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashboard]:
-    monkeypatch.setattr(pages, "SHARED_FOR", timedelta())
+    for each in ("SHARED_FOR", "COURSE_SHARED_FOR"):
+        monkeypatch.setattr(pages, each, timedelta())
     pool, app, settings = ApiDatabase(database.engine), FastAPI(), make_settings(database)
     mount_ui(app, settings, database=lambda: pool)
     client = Client(app)

@@ -213,7 +213,10 @@ def test_overview_shows_waits_of_the_last_hour_by_pool(dashboard: Dashboard) -> 
         "VALUES ('r', 7, 100, 1, 1, :at)",
         at=began,
     )
-    assert "small 1 1 min 30 s 1 min 30 s 1 min 30 s all jobs 1" in text_of(dashboard)
+    page = Parsed(dashboard.see().text)
+    assert "small 1 1 min 30 s 1 min 30 s 1 min 30 s all jobs 1" in page.text
+    assert f"{began.replace(minute=began.minute // 5 * 5):%H:%M} 1 1 min 30 s 1 min 30 s" in page.text
+    assert [each["class"] for tag, each in page.elements if tag == "polyline"] == ["longest", "median"]
 
 
 def test_live_part_of_a_page_asks_for_the_same_page(dashboard: Dashboard) -> None:
