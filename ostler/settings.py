@@ -110,7 +110,10 @@ class ApiAccess(Trust):
     api_token: Secret | None = Field(
         default=None,
         validate_default=True,
-        description="API token for OSTLER_API_URL. `ostler token create` creates one",
+        description=(
+            "API token for OSTLER_API_URL, with the scope `read`. `ostler token create` creates one. Over plain HTTP "
+            "it can be read on the way"
+        ),
     )
 
     @field_validator("api_url")
