@@ -26,11 +26,14 @@ def short_of_budget(job: JobFacts, pool: PoolFacts) -> str | None:
     return told[0].lower() + told[1:]
 
 
-def use_of_budget(job: JobFacts, pool: PoolFacts) -> str:
-    """Return a sentence about the budget and the usage of the job's account, and about the size of the job's Pod."""
+def use_of_budget(job: JobFacts, pool: PoolFacts, *, who: str = "It") -> str:
+    """Return a sentence about the budget and the usage of the job's account, and about the size of the job's Pod.
+
+    `who` is the subject of the sentence.
+    """
     budget, usage = job.budget, job.usage
     return (
-        f"It uses {usage.count} of {budget.count} jobs, {cores(usage.vcpu_millicores)} of "
+        f"{who} uses {usage.count} of {budget.count} jobs, {cores(usage.vcpu_millicores)} of "
         f"{cores(budget.vcpu_millicores)} vCPU and {gib(usage.memory_mib)} of {gib(budget.memory_mib)} GiB, and "
         f"this job needs {cores(pool.vcpu_millicores)} vCPU and {gib(pool.memory_mib)} GiB"
     )

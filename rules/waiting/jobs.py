@@ -235,7 +235,7 @@ def _budget(job: JobFacts) -> _Outcome:
         )
     turn = job.turn
     if turn is None or turn.reservation is None or turn.refused is not SkipReason.RESERVED:
-        return _Passed(f"{use_of_budget(job, pool)}.")
+        return _Passed(f"{use_of_budget(job, pool, who=f'Account {job.account}')}.")
     kept, since = turn.reservation, turn.reservation.queued_at
     return Explanation(
         WaitsFor.BUDGET,

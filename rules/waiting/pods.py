@@ -56,7 +56,8 @@ def why_no_pod(pool: PoolFacts) -> tuple[str, str]:
 def _starts(pool: PoolFacts) -> str:
     if not pool.starting:
         return ""
-    usual = "" if pool.starts_in is None else f"; a start takes {pool.starts_in:.0f} s in the median"
+    seconds = "less than 1" if pool.starts_in is not None and pool.starts_in < 1 else f"{pool.starts_in or 0:.0f}"
+    usual = "" if pool.starts_in is None else f"; a start takes {seconds} s in the median"
     return f"; {pool.starting} {'Pod starts' if pool.starting == 1 else 'Pods start'} now{usual}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-DESKTOP, PHONE = (1280, 860), (390, 844)
+DESKTOP, PHONE = (1280, 1000), (390, 844)
 PICTURES: tuple[tuple[str, str, tuple[int, int], str], ...] = (
     ("overview", "/ui/", DESKTOP, "light"),
     ("job-that-waits", "/ui/jobs?state=queued", DESKTOP, "light"),

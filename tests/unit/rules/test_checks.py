@@ -141,6 +141,7 @@ def test_starting_pods_are_told_with_the_usual_time_of_a_start() -> None:
         return explain(replace(JOB, pool=replace(short, **changes))).summary  # type: ignore[arg-type]
 
     assert told(starting=2, starts_in=11.6).endswith("; 2 Pods start now; a start takes 12 s in the median.")
+    assert told(starting=1, starts_in=0.4).endswith("a start takes less than 1 s in the median.")
     assert told(starting=1).endswith("; 1 Pod starts now.")
 
 
