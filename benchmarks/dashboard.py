@@ -55,9 +55,10 @@ def run(recorder: Recorder) -> None:
                 paths,
                 BENCH_TOKEN=token,
             )
+            child.wait_until(partial(_said, stage, child.name, "ready"), timeout=90)
             with recorder.window() as window:
                 found = send(stage, url, next(first), count=count, rate=RATE)
-                child.wait_until(partial(_has_read, stage, child.name), timeout=90)
+                child.wait_until(partial(_said, stage, child.name, "read"), timeout=90)
             all_accepted(found, count)
             beside = recorder.add(
                 f"accepted, 200/s, beside {readers} open pages", "ms", found["latencies"], window, bounds=(alone.name,)
@@ -71,8 +72,8 @@ def run(recorder: Recorder) -> None:
         }
 
 
-def _has_read(stage: Stage, name: str) -> bool:
-    return bool(stage.said(name, "read"))
+def _said(stage: Stage, name: str, event: str) -> bool:
+    return bool(stage.said(name, event))
 
 
 def _most(statistic: Any, value: float) -> tuple[Target, ...]:

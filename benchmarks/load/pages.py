@@ -30,12 +30,16 @@ class Seen:
     statuses: Counter[str] = field(default_factory=Counter)
 
 
-async def _read(url: str, path: str, token: str, *, seconds: float, seen: Seen) -> None:
+async def _log_in(url: str, token: str) -> aiohttp.ClientSession:
     jar = aiohttp.CookieJar(unsafe=True)  # the address of the server is an IP address
-    timeout = aiohttp.ClientTimeout(total=30)
-    async with aiohttp.ClientSession(cookie_jar=jar, timeout=timeout) as session:
-        async with session.post(f"{url}/ui/login", data={"token": token}, headers={"Origin": url}) as answer:
-            await answer.read()
+    session = aiohttp.ClientSession(cookie_jar=jar, timeout=aiohttp.ClientTimeout(total=30))
+    async with session.post(f"{url}/ui/login", data={"token": token}, headers={"Origin": url}) as answer:
+        await answer.read()
+    return session
+
+
+async def _read(session: aiohttp.ClientSession, url: str, path: str, *, seconds: float, seen: Seen) -> None:
+    async with session:
         began = time.perf_counter() + random.uniform(0, EVERY)  # noqa: S311  spreads the readers
         due, end = began, began + seconds
         while due < end:
@@ -55,10 +59,14 @@ async def run(arguments: argparse.Namespace) -> None:
     """Let the readers read, and print latencies and statuses."""
     seen, token = Seen(), os.environ["BENCH_TOKEN"]
     paths = arguments.paths.split(",")
+    sessions = [await _log_in(arguments.url, token) for _ in range(arguments.readers)]  # one after the other
+    json.dump({"event": "ready"}, sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
     async with asyncio.TaskGroup() as group:
-        for number in range(arguments.readers):
+        for number, session in enumerate(sessions):
             path = paths[number % len(paths)]
-            group.create_task(_read(arguments.url, path, token, seconds=arguments.seconds, seen=seen))
+            group.create_task(_read(session, arguments.url, path, seconds=arguments.seconds, seen=seen))
     json.dump({"event": "read", "latencies": seen.latencies, "statuses": seen.statuses}, sys.stdout)
     sys.stdout.write("\n")
 
