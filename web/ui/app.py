@@ -71,14 +71,14 @@ class Dashboard:
         pages = Pages(settings, database=database)
         self._router = Router(
             [
-                Route("/", pages.overview),
-                Route("/jobs", pages.jobs),
-                Route("/jobs/{job_id}", pages.job),
-                Route("/pods/{name}", pages.pod),
-                Route("/pools/{pool_id}", pages.pool),
-                Route("/accounts/{account_id}", pages.account),
-                Route("/sweeps", pages.sweeps),
-                Route("/repairs", pages.repairs),
+                Route("/", pages.sharing(pages.overview)),
+                Route("/jobs", pages.sharing(pages.jobs)),
+                Route("/jobs/{job_id}", pages.sharing(pages.job)),
+                Route("/pods/{name}", pages.sharing(pages.pod)),
+                Route("/pools/{pool_id}", pages.sharing(pages.pool)),
+                Route("/accounts/{account_id}", pages.sharing(pages.account)),
+                Route("/sweeps", pages.sharing(pages.sweeps)),
+                Route("/repairs", pages.sharing(pages.repairs)),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/static/{name}", _asset),

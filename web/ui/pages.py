@@ -1,11 +1,12 @@
 """Pages of the dashboard: the overview, lists of jobs, repairs and sweeps, and one job, Pod, pool or account.
 
-Each page reads its rows in one transaction. The page is made after the transaction has ended (law L15).
+Each page reads its rows in one transaction. The page is made after the transaction has ended (law L15). Refreshes of a
+page are shared by the readers of the same accounts, so many open pages cost little more than one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -40,7 +41,7 @@ from web.api.schema import BIGGEST_ID
 from web.api.sweeps import Repairs
 from web.ui import drawings
 from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
-from web.ui.rendering import HOLDER, REFRESH, page
+from web.ui.rendering import HOLDER, REFRESH, address, is_refresh, page
 from web.ui.shared import Shared
 
 MOST = 200
@@ -53,6 +54,8 @@ COURSE_SHARED_FOR = timedelta(seconds=15)
 """Maximum age of the course of the waits. It changes slowly, and is read from all jobs of the last hour."""
 
 Query = TypeVar("Query", bound=BaseModel)
+Show = Callable[[Request], Awaitable[Response]]
+"""A page: the function that answers a request for it."""
 
 
 class Pages:
@@ -64,6 +67,23 @@ class Pages:
         self._cursors = Cursors(settings.encryption_keys)
         self._overviews: Shared[Overview] = Shared()
         self._courses: Shared[Sequence[Waits]] = Shared()
+        self._refreshes: Shared[Response] = Shared()
+
+    def sharing(self, show: Show) -> Show:
+        """Return the page `show`, whose refreshes are read and rendered once for all readers of the same accounts.
+
+        The session of each reader was verified before. A page that a reader opens is not shared, because it names the
+        token.
+        """
+
+        async def shared(request: Request) -> Response:
+            if not is_refresh(request):
+                return await show(request)
+            key = _holder(request).accounts, address(request)
+            found, _ = await self._refreshes.get(key, lambda _at: show(request), max_age=SHARED_FOR)
+            return found
+
+        return shared
 
     async def overview(self, request: Request) -> Response:
         """Answer with the state of the fleet, or with the state of the reader's accounts.
@@ -89,7 +109,7 @@ class Pages:
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
         wanted = JobFilter(**query.filters(), accounts=holder.accounts)
-        refreshes = "hx-request" in request.headers  # a refresh does not replace the form of the filters
+        refreshes = is_refresh(request)  # a refresh does not replace the form of the filters
 
         def body(db: Connection) -> tuple[Page, Sequence[Row[Any]], Sequence[Row[Any]]]:
             jobs = list_jobs(db, wanted, after=after, limit=query.limit)
@@ -182,7 +202,7 @@ class Pages:
     async def account(self, request: Request) -> Response:
         """Answer with one account: its use of its budget, its queue, and the waits of its jobs."""
         account_id, holder, now = _number(request.path_params["account_id"]), _holder(request), utcnow()
-        refreshes = "hx-request" in request.headers  # a refresh does not replace the waits of the day
+        refreshes = is_refresh(request)  # a refresh does not replace the waits of the day
 
         def body(db: Connection) -> tuple[AccountStory, Sequence[Waits], Sequence[Waits]] | None:
             story = account_story(db, account_id, accounts=holder.accounts)

@@ -101,7 +101,8 @@ def page(request: Request, template: str, *, status: HTTPStatus = HTTPStatus.OK,
     """Return a page.
 
     In a template, `here` is the address of the page, `holder` is the token of the reader or None, and `switch` is the
-    address of the same page with the refresh stopped, or continued if it is stopped.
+    address of the same page with the refresh stopped, or continued if it is stopped. The page for a refresh has no
+    header, so it is the same for all readers with the same rights.
     """
     stopped = request.query_params.get(REFRESH) == "off"
     others = [(name, value) for name, value in request.query_params.multi_items() if name != REFRESH]
@@ -110,10 +111,16 @@ def page(request: Request, template: str, *, status: HTTPStatus = HTTPStatus.OK,
         here=address(request),
         holder=request.scope.get(HOLDER),
         stopped=stopped,
+        refreshes=is_refresh(request),
         switch=quote(request.url.path) + (f"?{query}" if query else ""),
         **values,
     )
     return HTMLResponse(content, status_code=status)
+
+
+def is_refresh(request: Request) -> bool:
+    """Return True if an open page asks for its live part again."""
+    return "hx-request" in request.headers
 
 
 def address(request: Request) -> str:

@@ -595,3 +595,28 @@ def test_setting_switches_the_dashboard(database: Database, on: bool) -> None:
     found = [client.call("GET", path).status_code for path in ("/", "/ui", "/ui/login")]
     client.close()
     assert found == ([303, 303, 200] if on else [404, 404, 404])
+
+
+@pytest.mark.parametrize("path", ["/ui/", "/ui/jobs", "/ui/jobs/100"])
+def test_refreshes_are_shared_only_by_readers_of_the_same_accounts(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(pages, "SHARED_FOR", timedelta(minutes=1))
+    dashboard.account(7, "acme")
+    dashboard.account(8, "globex")
+    dashboard.job(100)
+    tokens = [dashboard.token(TokenScope.READ, accounts=[each], name=f"token-{each}") for each in (7, 7, 8)]
+    mine, also_mine, other = (dashboard.log_in(token) for token in tokens)
+
+    def refreshed(cookie: str) -> str:
+        return dashboard.see(path, cookie=cookie, headers={"HX-Request": "true"}).text
+
+    first = refreshed(mine)
+    assert "token-7" not in first
+    assert "token-7" in dashboard.see(path, cookie=mine).text
+    dashboard.execute("UPDATE jobs SET repository = 'acme/later'")
+    dashboard.execute("UPDATE accounts SET login = login || '-later'")
+    assert refreshed(also_mine) == first
+    assert "acme" in first
+    assert "acme" not in refreshed(other)
+    assert dashboard.see(path, cookie="", headers={"HX-Request": "true"}).status_code != 200
