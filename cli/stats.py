@@ -28,7 +28,7 @@ def stats(
         str | None, typer.Option(metavar="AGE|TIME", help="end of the span; without this option, now")
     ] = None,
     by: Annotated[
-        Literal["pool", "account", "repository", "hour", "day"], typer.Option(help="how jobs are grouped")
+        Literal["pool", "account", "repository", "5min", "hour", "day"], typer.Option(help="how jobs are grouped")
     ] = "pool",
     as_json: Json = False,
 ) -> None:

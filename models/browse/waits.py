@@ -21,7 +21,7 @@ class By(StrEnum):
     POOL = "pool"
     ACCOUNT = "account"
     REPOSITORY = "repository"
-    FIVE_MINUTES = "five minutes"
+    FIVE_MINUTES = "5min"
     HOUR = "hour"
     DAY = "day"
 

@@ -78,7 +78,7 @@ LOOPS: Mapping[str, str] = {
     "fetch-keys": NO_DATABASE,
     "health": READS,
     "Kept.get": READS,
-    "Pages._recent_overview": READS,
+    "Shared.get": READS,
     "Polls._hold": "one for each held poll, which waits for its own client and its own claim",
     "api": "an operator's change waits for its own row; no data path uses these threads",
     "upstreams": "it writes down counts of calls; nothing waits for it, and a count that is not written is lost",

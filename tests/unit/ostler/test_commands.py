@@ -73,7 +73,7 @@ def _problem_of(app: typer.Typer, path: str, words: list[str]) -> str | None:
     command: Any = typer.main.get_command(app)
     rest = ["1" if _VALUE.fullmatch(word) else word for word in words]
     while hasattr(command, "commands"):
-        if not rest or rest[0] in {"…", "--help"}:
+        if not rest or rest[0] in {"…", "--help", "--install-completion"}:
             return None  # the program or a family of commands, as in a sentence
         found = [command.commands.get(name) for name in rest[0].split("|")]
         if None in found:
