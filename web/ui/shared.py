@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """Recent reads by key. A read is shared during `max_age`, and until it ends."""
+    """Recent reads by key. A read is shared until it ends, and then during `max_age`, unless it failed."""
 
     def __init__(self) -> None:
         self._reads: dict[Hashable, tuple[asyncio.Future[T], datetime]] = {}
@@ -26,7 +26,8 @@ class Shared(Generic[T]):
         self._reads = {
             each: (task, at)
             for each, (task, at) in self._reads.items()
-            if at > now - max_age or not task.done()  # while Postgres is slow, no second read begins
+            # While Postgres is slow, no second read begins. A read that failed is repeated at once.
+            if not task.done() or (at > now - max_age and not task.cancelled() and task.exception() is None)
         }
         if key not in self._reads:
             self._reads[key] = asyncio.ensure_future(read(now)), now
