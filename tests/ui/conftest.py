@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
@@ -22,6 +19,7 @@ from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import make_settings, make_token
 from tests.rows import insert_account, insert_job, insert_pool, run_sql
+from tests.served import served
 from web.api.database import Database as ApiDatabase
 from web.ui.app import mount_ui
 
@@ -55,31 +53,21 @@ def chromium(playwright: Playwright) -> Iterator[Browser]:
 
 
 @contextmanager
-def served(database: Database, *paths: str) -> Iterator[Site]:
+def dashboard_of(database: Database, *paths: str) -> Iterator[Site]:
     """Serve the dashboard of a database."""
     pool, app = ApiDatabase(database.engine), FastAPI()
     mount_ui(app, make_settings(database), database=lambda: pool)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started:
-        assert thread.is_alive(), "the server ended"
-        assert time.monotonic() < deadline, "the server does not start"
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
+    token = make_token(database.engine, TokenScope.READ, name="reader")
     try:
-        token = make_token(database.engine, TokenScope.READ, name="reader")
-        yield Site(f"http://127.0.0.1:{port}", token, database, paths)
+        with served(app) as url:
+            yield Site(url, token, database, paths)
     finally:
-        server.should_exit = True
-        thread.join(30)
         pool.stop()
 
 
 @pytest.fixture
 def empty(database: Database) -> Iterator[Site]:
-    with served(database, "/ui/", "/ui/jobs", "/ui/sweeps", "/ui/repairs") as site:
+    with dashboard_of(database, "/ui/", "/ui/jobs", "/ui/sweeps", "/ui/repairs") as site:
         yield site
 
 
@@ -102,7 +90,7 @@ def full(database: Database) -> Iterator[Site]:
         "/ui/jobs/1",
         "/ui/jobs?limit=x",
     )
-    with served(database, *paths) as site:
+    with dashboard_of(database, *paths) as site:
         yield site
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import uvicorn
 
 from rules.token_scopes import TokenScope
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 from tests.integration.web.api.conftest import Stage, serving
 from tests.rows import run_sql
+from tests.served import served
 
 __all__ = ["operator"]
 
@@ -41,19 +39,8 @@ class Developer:
 
 @pytest.fixture
 def developer(operator: Operator) -> Iterator[Developer]:
-    with serving(operator.database) as stage:
-        server = uvicorn.Server(uvicorn.Config(stage.app, port=0, log_level="critical"))
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        deadline = time.monotonic() + 30
-        while not server.started:
-            assert thread.is_alive(), "the server ended"
-            assert time.monotonic() < deadline, "the server does not start"
-            time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Developer(operator, stage, f"http://127.0.0.1:{port}")
-        server.should_exit = True
-        thread.join(30)
+    with serving(operator.database) as stage, served(stage.app) as url:
+        yield Developer(operator, stage, url)
 
 
 @pytest.mark.parametrize(
