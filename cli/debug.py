@@ -13,6 +13,7 @@ import os
 import platform
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -103,7 +104,7 @@ def _collect(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | 
         "account": None if account is None else accounts.told(account),
         "repairs": [object_of(row) for row in list_repairs(db, RepairFilter(job_id=job_id), limit=MOST_REPAIRS).rows],
         "gates": [str(each) for each in gates.shut(db)],
-        "sweeps": [{name: getattr(each, name) for name in each.__slots__} for each in list_sweeps(db, now=now)],
+        "sweeps": [asdict(each) for each in list_sweeps(db, now=now)],
     }
 
 

@@ -10,14 +10,18 @@ import json
 import os
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from cli.output import AWAY, MISTAKE, fail, given_id
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.secrets import Secret
 from ostler.settings import ApiAccess, read
+
+if TYPE_CHECKING:
+    from urllib3 import PoolManager
 
 TIMEOUT = 20.0
 PAGE = 200
@@ -78,27 +82,30 @@ class Api:
         only: int = rows[0]["id"]
         return only
 
+    @cached_property
+    def _connections(self) -> PoolManager:
+        """One pool of connections, so that the pages of a list share one handshake."""
+        from github_adapters.calls.http import connections
+        from ostler import egress
+
+        return connections(egress.proxy_for(self._url, os.environ), os.environ)
+
     def _ask(self, path: str, query: Mapping[str, Any]) -> Any:
         import urllib3
 
-        from github_adapters.calls.http import connections
-        from ostler import egress
         from ostler.reasons import endpoint, reason_of
 
-        where = f"{self._url}/api/v1/{path}"
-        proxy = egress.proxy_for(self._url, os.environ)
         try:
-            with connections(proxy, os.environ) as pool:
-                answer = pool.request(
-                    "GET",
-                    f"{where}?{urlencode({name: _plain(value) for name, value in query.items()})}",
-                    headers={"Authorization": f"Bearer {self._token.reveal()}", "Accept": "application/json"},
-                    timeout=TIMEOUT,
-                    retries=urllib3.Retry(2, redirect=0, raise_on_redirect=False, raise_on_status=False),
-                    preload_content=False,
-                )
-                body = answer.read(MOST_BYTES)
-                answer.release_conn()
+            answer = self._connections.request(
+                "GET",
+                f"{self._url}/api/v1/{path}?{urlencode({name: _plain(value) for name, value in query.items()})}",
+                headers={"Authorization": f"Bearer {self._token.reveal()}", "Accept": "application/json"},
+                timeout=TIMEOUT,
+                retries=urllib3.Retry(2, redirect=0, raise_on_redirect=False, raise_on_status=False),
+                preload_content=False,
+            )
+            body = answer.read(MOST_BYTES)
+            answer.release_conn()
         except urllib3.exceptions.HTTPError as error:
             raise StoreUnreachable(
                 f"the API at {endpoint(self._url)} does not answer: {reason_of(error)}. Check OSTLER_API_URL"

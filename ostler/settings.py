@@ -96,10 +96,6 @@ class Stores(Trust):
 class ApiAccess(Trust):
     """Settings of the operator's commands that can ask the REST API instead of Postgres."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
-
     api_url: str | None = Field(
         default=None,
         description=(

@@ -81,16 +81,6 @@ class Event(Shown):
     latency_ms: int | None = Field(description="milliseconds in `from_state`", examples=[180])
 
 
-def gib(mib: int) -> float:
-    """Convert MiB to GiB."""
-    return mib / 1024
-
-
-def cores(millicores: int) -> float:
-    """Convert millicores to vCPU."""
-    return millicores / 1000
-
-
 RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"description": "The body is not JSON in UTF-8"},
     401: {"description": "The token is missing, unknown, expired or revoked"},
