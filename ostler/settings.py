@@ -874,6 +874,8 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
         return f"{variable(name)}: it is not set; {field.description}{hint}"
     hidden = "Secret" in str(field.annotation)
     found = "found an invalid value (hidden)" if hidden else f"found {problem['input']!r}"
+    if problem["input"] is None:
+        found = "it is not set"
     return f"{variable(name)}: {found}; {expected(problem)}; {field.description}"
 
 

@@ -115,5 +115,5 @@ def test_a_wrong_address_or_token_is_one_line_with_the_cure(developer: Developer
     mistyped = developer.run("jobs", OSTLER_API_URL="ostler.example.com")
     assert (mistyped.returncode, "must begin with http:// or https://" in mistyped.stderr) == (2, True)
     alone = developer.run("jobs", OSTLER_API_TOKEN="")
-    assert (alone.returncode, "OSTLER_API_TOKEN" in alone.stderr) == (2, True)
+    assert (alone.returncode, "OSTLER_API_TOKEN: it is not set; must be set together" in alone.stderr) == (2, True)
     assert developer.stage.reader not in refused.stdout + refused.stderr + away.stderr + other.stderr
