@@ -602,6 +602,16 @@ class Settings(Stores, App, Namespaces, Timed, Logs):
             "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
+    metrics_accounts: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description=(
+            "Maximum number of accounts that have metrics of their own in `ostler web`. These metrics have the names "
+            "of accounts as labels. The accounts with the most jobs and Pods come first, and the other accounts share "
+            "one set of metrics. With 0, there are no metrics about accounts. Larger values add six series per account"
+        ),
+    )
 
     @field_validator("webhook_secrets", "encryption_keys", mode="before")
     @classmethod

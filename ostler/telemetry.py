@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Iterable
 from importlib.metadata import version
 
 from prometheus_client import (
@@ -62,7 +63,12 @@ WEBHOOK_SECONDS = Histogram(
     buckets=_FAST,
     registry=_registry,
 )
-REMAPS = Counter("ostler_remaps_total", "Jobs that ran on a runner that was minted for another job", registry=_registry)
+OF_POOL = ("namespace", "pool")
+"""Labels of metrics about one pool. Their series begin when a process first sees the pool (`pool_served`)."""
+
+REMAPS = Counter(
+    "ostler_remaps_total", "Jobs that ran on a runner that was minted for another job", OF_POOL, registry=_registry
+)
 RUNNER_UPDATES = Counter(
     "ostler_runner_updates_total",
     "Checks of `unused_runners` that found an offline runner that might be updating itself",
@@ -71,12 +77,14 @@ RUNNER_UPDATES = Counter(
 RUNNER_START_SECONDS = Histogram(
     "ostler_runner_start_seconds",
     "Seconds from the delivery of a JIT to GitHub's report that its runner executes a job, including self-updates",
+    OF_POOL,
     buckets=_STALL_BUCKETS,
     registry=_registry,
 )
 JOB_WAIT_SECONDS = Histogram(
     "ostler_job_wait_seconds",
     "Seconds from the creation of a job at GitHub to each delivery of its JIT, or to its start on a persistent runner",
+    OF_POOL,
     buckets=_WAITS,
     registry=_registry,
 )
@@ -137,13 +145,13 @@ PODS_RETIRED = Counter(
 PODS_LOST = Counter(
     "ostler_pods_lost_total",
     "Pods that ended during a job claim, by cause",
-    ("how",),
+    (*OF_POOL, "how"),
     registry=_registry,
 )
 FAILED_STARTS = Counter(
     "ostler_failed_starts_total",
     "Pods that did not begin to poll or that the API server refused, by cause",
-    ("cause",),
+    (*OF_POOL, "cause"),
     registry=_registry,
 )
 STALL_SECONDS = Histogram(
@@ -266,10 +274,8 @@ for _why in ("ended", "expired", "silent", "failed"):
     WATCH_RESTARTS.labels(_why)
 for _why in ("surplus", "drained", "forbidden", "template", "cordoned", "not_started", "age", "overdue", "over"):
     PODS_RETIRED.labels(_why)
-for _how in ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "deadline", "unknown"):
-    PODS_LOST.labels(_how)
-for _trouble in ("image", "container", "unschedulable", "poller", "unresponsive", "refused"):
-    FAILED_STARTS.labels(_trouble)
+_HOW = ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "deadline", "unknown")
+_TROUBLES = ("image", "container", "unschedulable", "poller", "unresponsive", "refused")
 for _hint in ("gone", "spent", "executing", "unstamped", "pool"):
     WATCH_HINTS.labels(_hint)
 for _why in ("allowance", "limited", "no_answer", "uninstalled", "refused", "failed", "time"):
@@ -308,6 +314,28 @@ for _verb, _form, _endpoint in _ENDPOINTS:
 for _method in ("GET", "PUT"):
     for _code in ("200", "401", "403", "404", "422", "500", "503"):
         API_REQUESTS.labels(_method, _code)
+
+
+def pool_served(namespace: str, pool: str) -> None:
+    """Let the series of a pool begin at 0 in a process that serves polls and webhooks."""
+    for metric in (REMAPS, JOB_WAIT_SECONDS, RUNNER_START_SECONDS):
+        metric.labels(namespace, pool)
+
+
+def pool_reconciled(namespace: str, pool: str) -> None:
+    """Let the series of a pool begin at 0 in a process that reconciles it."""
+    for how in _HOW:
+        PODS_LOST.labels(namespace, pool, how)
+    for trouble in _TROUBLES:
+        FAILED_STARTS.labels(namespace, pool, trouble)
+
+
+def runners_bound(*, remaps: Iterable[tuple[str, str]], starts: Iterable[tuple[tuple[str, str], float]]) -> None:
+    """Count the remaps and the starts of runners that webhooks reported, by namespace and name of the pool."""
+    for place in remaps:
+        REMAPS.labels(*place).inc()
+    for place, seconds in starts:
+        RUNNER_START_SECONDS.labels(*place).observe(seconds)
 
 
 def watch_event(kind: str) -> None:

@@ -95,6 +95,7 @@ class Web:
                 messages=self.publisher.depth,
                 messages_dropped=self.publisher.dropped,
             ),
+            accounts=settings.metrics_accounts,
         )
         self.health = Health(
             engine=self.engine, redis_url=settings.redis_url, watchdog=self.watchdog, vitals=self.vitals

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.browse.fleet import PoolLine, pool_lines
+from models.browse.fleet import AccountLine, PoolLine, account_lines, pool_lines
 from models.claims import runner_failures
 from models.claims.matching import WEB_ALIVE
 from models.db import epochs
@@ -45,6 +45,7 @@ class Statistics:
     - `versions`: the runner version of each pool.
     - `backoffs`: how many backoffs are still in force, by kind. A success ends a backoff.
     - `pools`: the queue and the Pods of each pool.
+    - `accounts`: the use and the queue of each account with jobs, claims or Pods. It is empty if they were not read.
     """
 
     jobs: Mapping[tuple[str, str | None], int]
@@ -64,6 +65,7 @@ class Statistics:
     versions: Sequence[runner_versions.PoolVersion]
     backoffs: Mapping[str, int]
     pools: Sequence[PoolLine]
+    accounts: Sequence[AccountLine] = ()
 
 
 def live_claims(db: Connection) -> Sequence[Row[Any]]:
@@ -76,8 +78,8 @@ def live_claims(db: Connection) -> Sequence[Row[Any]]:
     ).all()
 
 
-def read(db: Connection, *, now: datetime) -> Statistics:
-    """Return the present numbers."""
+def read(db: Connection, *, now: datetime, accounts: bool = False) -> Statistics:
+    """Return the present numbers. `accounts` is True if the numbers of each account are read too."""
     db.execute(text("SET LOCAL statement_timeout = 2000"))
     jobs = db.execute(
         text("""
@@ -114,4 +116,5 @@ def read(db: Connection, *, now: datetime) -> Statistics:
         versions=runner_versions.read(db),
         backoffs=Counter(each.kind for each in backoffs.in_force(db, now=now)),
         pools=pool_lines(db),
+        accounts=account_lines(db) if accounts else (),
     )

@@ -26,8 +26,11 @@ class Delivery:
     runner_name: str
     account_id: int | None
     stamp: Stamp
-    queued_at: datetime | None = None
-    """The time at which the job was queued. None if the JIT is delivered again or the claim has no job."""
+    queued: tuple[datetime, tuple[str, str]] | None = None
+    """The time at which the job was queued, and namespace and name of the pool of the Pod.
+
+    None if the JIT is delivered again or the claim has no job.
+    """
 
 
 class ClaimLocked(Exception):
@@ -118,7 +121,7 @@ def deliver(
     # This call also deletes the offer of a newer poll. The newer poll finds the claim delivered and gets the same JIT.
     # A locked offer stays, but it is not matched, because the Pod has a delivered claim.
     # From now on the Pod counts against the account's budget until the Pod ends, even if its claim ends first (law L2).
-    queued_at = offers.deliver(
+    queued = offers.deliver(
         db,
         pod_uid=pod_uid,
         runner_pod_id=row.runner_pod_id,
@@ -127,7 +130,7 @@ def deliver(
         memory=row.memory,
         job_id=row.job_id,
     )
-    return replace(_delivery(row), queued_at=queued_at)
+    return replace(_delivery(row), queued=queued)
 
 
 def delivered_before(

@@ -31,6 +31,7 @@ class ClaimFacts:
     installation_id: int | None
     account_id: int | None
     pool_id: int
+    pool: str
     executing: bool
     releasing: bool
     delivered: bool
@@ -43,7 +44,7 @@ def claim_facts(db: Connection, claim_id: int) -> ClaimFacts | None:
         text("""
             SELECT p.namespace, p.name AS pod_name, c.pod_uid, p.attempt_id AS attempt, c.job_id, j.repository,
                    c.installation_id, c.account_id,
-                   c.pool_id, c.state = 'executing' AS executing,
+                   c.pool_id, (SELECT name FROM pools WHERE id = c.pool_id) AS pool, c.state = 'executing' AS executing,
                    c.state = 'releasing' AS releasing, c.delivered_at IS NOT NULL AS delivered
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
             WHERE c.id = :id AND c.ended_at IS NULL AND c.purpose <> 'retire'

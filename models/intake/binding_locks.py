@@ -135,6 +135,7 @@ _LOCK_JOBS = """
 """
 _LOCK_CLAIMS = """
     SELECT c.id, c.state, c.job_id, c.pool_id, c.account_id, c.scope, c.runner_name, c.purpose,
+           p.namespace, p.name,
            CASE c.purpose WHEN 'register' THEN p.vcpu ELSE c.vcpu END AS vcpu,
            CASE c.purpose WHEN 'register' THEN p.memory ELSE c.memory END AS memory
     FROM claims c JOIN pools p ON p.id = c.pool_id
@@ -175,6 +176,7 @@ def _lock(db: Connection, own: Sequence[int], events: Sequence[WorkflowJobEvent]
             memory=row.memory,
             runner_name=row.runner_name,
             persistent=row.purpose == Purpose.REGISTER,
+            pool=(row.namespace, row.name),
         )
         for row in claims
         if row.state != ClaimState.ENDED

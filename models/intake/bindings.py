@@ -41,10 +41,10 @@ class Bound:
     """Claims to release. Each claim lost its job before its JIT was delivered."""
     reconcile: set[int] = field(default_factory=set)
     """Pools with a spent Pod to replace."""
-    starts: list[float] = field(default_factory=list)
-    """Seconds from delivery to execution, for each claim that began to execute."""
-    remaps: int = 0
-    """Number of jobs that did not run on the runner that was minted for them."""
+    starts: list[tuple[tuple[str, str], float]] = field(default_factory=list)
+    """Namespace and name of the pool, and seconds from delivery to execution, for each claim that began to execute."""
+    remaps: list[tuple[str, str]] = field(default_factory=list)
+    """Namespace and name of the pool, for each job that did not run on the runner that was minted for it."""
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
             batch.db, "execute", claim.id, now=batch.now, who=batch.who, why=f"job {job.id} started on {runner_name}"
         )
         if moved is not None and moved.delivered_at is not None:
-            batch.bound.starts.append(max(0.0, (batch.now - moved.delivered_at).total_seconds()))
+            batch.bound.starts.append((claim.pool, max(0.0, (batch.now - moved.delivered_at).total_seconds())))
         claim.state = ClaimState.EXECUTING
         batch.executed.add(claim.id)
     claim.executes = job.id
@@ -201,7 +201,7 @@ def _bind_apart(
     if claim is not None:
         claim.executes = job.id
         waited = max(0.0, (started - job.queued_at).total_seconds())
-        after_commit(batch.db, partial(telemetry.JOB_WAIT_SECONDS.observe, waited))
+        after_commit(batch.db, partial(telemetry.JOB_WAIT_SECONDS.labels(*claim.pool).observe, waited))
 
 
 # Claims and jobs that a binding displaces
@@ -240,7 +240,9 @@ def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | Non
 def _count_remap(
     batch: _Batch, job: JobView, runner_name: str, claim: ClaimView | None, loser: ClaimView | None
 ) -> None:
-    batch.bound.remaps += 1
+    of = claim or loser
+    if of is not None:
+        batch.bound.remaps.append(of.pool)
     log.info(
         "job.runs_on_other_runner",
         job=job.id,

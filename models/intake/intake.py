@@ -67,10 +67,10 @@ class Applied:
     """Claims to release. Each claim lost its job before its JIT was delivered."""
     reconcile: frozenset[int]
     """Pools with a spent Pod to replace."""
-    remaps: int
-    """Number of jobs that did not run on the runner that was minted for them."""
-    starts: tuple[float, ...] = ()
-    """Seconds from delivery to execution, for each claim that began to execute."""
+    remaps: tuple[tuple[str, str], ...]
+    """Namespace and name of the pool, for each job that did not run on the runner that was minted for it."""
+    starts: tuple[tuple[tuple[str, str], float], ...] = ()
+    """Namespace and name of the pool, and seconds from delivery to execution, for each claim that began to execute."""
     asks: frozenset[int] = frozenset()
     """Runs whose origin must be requested from GitHub."""
     strangers: bool = False
@@ -147,7 +147,7 @@ def apply(
         wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
         releases=tuple(bound.releases),
         reconcile=frozenset(bound.reconcile),
-        remaps=bound.remaps,
+        remaps=tuple(bound.remaps),
         starts=tuple(bound.starts),
         asks=frozenset(asks),
         strangers=router.strangers,

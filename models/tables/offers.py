@@ -295,14 +295,15 @@ def deliver(
     vcpu: int,
     memory: int,
     job_id: int | None,
-) -> datetime | None:
+) -> tuple[datetime, tuple[str, str]] | None:
     """Delete the offer of a Pod whose claim is delivered, and charge the Pod to an account.
 
-    Return the time at which the job was queued, or None if `job_id` is None. `vcpu` is in millicores and `memory` is in
+    Return the time at which the job was queued, and the namespace and the name of the Pod's pool. Return None if
+    `job_id` is None. `vcpu` is in millicores and `memory` is in
     MiB. If `account_id` is None, no account is charged. If another transaction has locked the offer, the offer is not
     deleted. The matcher then ignores the offer, because the Pod has a delivered claim.
     """
-    queued_at: datetime | None = db.execute(
+    row = db.execute(
         text("""
             WITH gone AS (
                 DELETE FROM offers WHERE pod_uid IN (
@@ -312,7 +313,8 @@ def deliver(
                 UPDATE runner_pods SET charged_account_id = :account, charged_vcpu = :vcpu, charged_memory = :memory
                 WHERE id = :runner_pod_id
             )
-            SELECT queued_at FROM jobs WHERE id = :job_id
+            SELECT j.queued_at, p.namespace, p.name FROM jobs j
+            JOIN pools p ON p.id = (SELECT pool_id FROM runner_pods WHERE id = :runner_pod_id) WHERE j.id = :job_id
         """),
         {
             "pod_uid": pod_uid,
@@ -322,8 +324,8 @@ def deliver(
             "memory": memory,
             "runner_pod_id": runner_pod_id,
         },
-    ).scalar_one_or_none()
-    return queued_at
+    ).one_or_none()
+    return None if row is None else (row.queued_at, (row.namespace, row.name))
 
 
 def delete(db: Connection, pod_uid: str) -> None:

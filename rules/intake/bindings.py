@@ -32,7 +32,8 @@ class ClaimView:
     """A live claim, as its locked row shows it.
 
     `executes` is the job of the claim's open execution, or None. `persistent` is True if the claim registered a
-    persistent runner. Such a claim never has a job of its own, and its runner executes one job after the other.
+    persistent runner. Such a claim never has a job of its own, and its runner executes one job after the other. `pool`
+    is the namespace and the name of the claim's pool.
     """
 
     id: int
@@ -46,6 +47,7 @@ class ClaimView:
     runner_name: str | None
     executes: int | None = None
     persistent: bool = False
+    pool: tuple[str, str] = ("", "")
 
 
 class Loss(StrEnum):

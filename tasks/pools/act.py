@@ -52,7 +52,8 @@ def act(rt: Runtime, planned: Planned) -> None:
 
     The Events are published first, because no later reconcile would publish them if the creation of a Pod failed.
     """
-    committed = planned.committed
+    committed, pool = planned.committed, planned.pool_row
+    telemetry.pool_reconciled(pool.namespace, pool.name)
     record_events(rt, planned)
     wake_after_pods(rt, planned.freed)
     for claim_id, why in committed.retired.items():
@@ -62,7 +63,7 @@ def act(rt: Runtime, planned: Planned) -> None:
         telemetry.PODS_RETIRED.labels(why.name.lower()).inc()
         send_release(rt, claim_id)
     for trouble in committed.failed_starts:
-        telemetry.FAILED_STARTS.labels(trouble).inc()
+        telemetry.FAILED_STARTS.labels(pool.namespace, pool.name, trouble).inc()
     if committed.create:
         create_pods(rt, planned)
     delete_volumes(rt, planned)
@@ -108,6 +109,7 @@ def finish_pods(rt: Runtime, observed: Observed, rows: Sequence[PodRow]) -> bool
                 row,
                 pod,
                 namespace=observed.pool.namespace,
+                pool=observed.pool.name,
                 unavailable=unavailable,
                 owner_within=max(0.0, owners_until - time.monotonic()),
                 now=observed.at,
@@ -141,6 +143,7 @@ def finish_pod(
     pod: PodSeen | None,
     *,
     namespace: str,
+    pool: str,
     unavailable: set[int | None],
     owner_within: float,
     now: datetime,
@@ -155,4 +158,4 @@ def finish_pod(
     if pod is None:
         handle_missing(rt, row, namespace=namespace, unavailable=unavailable, now=now)
     elif row.terminal_at is not None:
-        handle_spent(rt, row, pod, unavailable=unavailable, owner_within=owner_within, now=now)
+        handle_spent(rt, row, pod, pool=pool, unavailable=unavailable, owner_within=owner_within, now=now)

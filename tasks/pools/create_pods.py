@@ -145,7 +145,7 @@ def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
     if refusal is None:
         return False
     if not refusal.quota:
-        telemetry.FAILED_STARTS.labels(Trouble.REFUSED).inc()
+        telemetry.FAILED_STARTS.labels(pool.namespace, pool.name, Trouble.REFUSED).inc()
 
     def body(db: Connection) -> None:
         pool_plans.record_refusal(db, pool.id, detail=refusal.text, quota=refusal.quota, now=utcnow())

@@ -88,9 +88,16 @@ def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str, attempt:
 
 
 def handle_spent(
-    rt: Runtime, row: PodRow, pod: PodSeen, *, unavailable: set[int | None], owner_within: float, now: datetime
+    rt: Runtime,
+    row: PodRow,
+    pod: PodSeen,
+    *,
+    pool: str,
+    unavailable: set[int | None],
+    owner_within: float,
+    now: datetime,
 ) -> None:
-    """Handle a Pod that is over: delete a Pod without a claim, or end an overdue job claim.
+    """Handle a Pod of the pool with this name that is over: delete a Pod without a claim, or end an overdue job claim.
 
     A job claim is overdue if GitHub's webhook `completed` has not ended the claim in time (`grace_of`). A Pod that has
     no claim but might still hold a JIT is not deleted (law L3). A Pod that has no claim and is not terminal is retired,
@@ -108,7 +115,7 @@ def handle_spent(
         return
     if row.claim_id is None:
         if row.first_polled_at is None and not row.offered and not pod.terminating:
-            count_failed_start(rt, row, pod, now=now)
+            count_failed_start(rt, row, pod, pool=pool, now=now)
         with rt.waker.single_flight(f"delete:{pod.uid}") as first:
             if first:
                 delete_pod(rt, pod, owner_within=owner_within, now=now)
@@ -130,7 +137,7 @@ def grace_of(row: PodRow, *, spent_after: float) -> float:
     return min(IDLE_SECONDS, spent_after) if row.claim_delivered else 0.0
 
 
-def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime) -> None:
+def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, pool: str, now: datetime) -> None:
     """Count a Pod that ended before its first poll as a failed start.
 
     After each failed start in a row, the pool waits longer before it creates the next Pod.
@@ -149,7 +156,7 @@ def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, now: datetime)
         now=now,
     )
     if counted:
-        telemetry.FAILED_STARTS.labels(trouble).inc()
+        telemetry.FAILED_STARTS.labels(pod.namespace, pool, trouble).inc()
         log.warning("pod.ended_before_its_first_poll", pod=pod.name, why=detail)
 
 
@@ -277,7 +284,7 @@ def clean_up(rt: Runtime, claim: pod_claims.ClaimFacts, *, gone: bool) -> None:
 def count_lost(rt: Runtime, claim: pod_claims.ClaimFacts) -> None:
     """Count a Pod that ended while it had a job claim. The metric has the cause of the end as a label."""
     how = rt.transaction(pod_ends.read, claim.pod_uid).how
-    telemetry.PODS_LOST.labels(how).inc()
+    telemetry.PODS_LOST.labels(claim.namespace, claim.pool, how).inc()
 
 
 def _begin_release(

@@ -504,9 +504,7 @@ class _Visit:
             return False, None
 
     def _wake(self, applied: intake.Applied) -> None:
-        telemetry.REMAPS.inc(applied.remaps)
-        for seconds in applied.starts:
-            telemetry.RUNNER_START_SECONDS.observe(seconds)
+        telemetry.runners_bound(remaps=applied.remaps, starts=applied.starts)
         waker = self._rt.waker
         messages: list[Callable[[], object]] = [
             *(partial(waker.wake, pool_id) for pool_id in sorted(applied.wakes)),

@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from models.browse import statistics
+from models.browse.fleet import AccountLine
 from models.browse.statistics import Statistics
 from models.upstream.backoffs import BASE
 from ostler import telemetry
@@ -43,6 +44,9 @@ WITHIN = 3.0
 """Seconds that a scrape waits for the result of the queries to Postgres."""
 
 POLL_STATUSES = (200, 204, 401, 403, 408, 410, 413, 429, 503)
+OTHER_ACCOUNTS = "(others)"
+"""Label of the accounts without metrics of their own. No account has this name, because logins have no brackets."""
+
 _DELIVERIES = ("first", "again", "moved_on", "locked")
 _REVIEWS = ("missed", "refused")
 _OPEN_JOBS = tuple(state for state in JobState if state is not JobState.COMPLETED)
@@ -71,12 +75,20 @@ class Metrics:
     """The route `/metrics`."""
 
     def __init__(
-        self, *, database: Database, watchdog: Watchdog, counts: Counter[str], held: Callable[[], Held]
+        self,
+        *,
+        database: Database,
+        watchdog: Watchdog,
+        counts: Counter[str],
+        held: Callable[[], Held],
+        accounts: int = 0,
     ) -> None:
+        """Prepare the route. `accounts` is the maximum number of accounts with metrics of their own."""
         self._database = database
         self._watchdog = watchdog
         self._counts = counts
         self._held = held
+        self._accounts = accounts
         self._page = b""
         self._page_until = -math.inf
         self._kept: Kept[Found | None] = Kept(self._ask, silent=None, within=WITHIN, kept=EVERY)
@@ -87,7 +99,7 @@ class Metrics:
         now = time.monotonic()
         if now >= self._page_until:
             found = CollectorRegistry()
-            found.register(Rows(rows))
+            found.register(Rows(rows, accounts=self._accounts))
             found.register(Memory(self._held(), self._counts))
             self._page = telemetry.exposition() + telemetry.exposition(found)
             self._page_until = now + RENDERED
@@ -95,11 +107,16 @@ class Metrics:
 
     async def _ask(self) -> Found | None:
         try:
-            return await self._database.run(
-                lambda db: Found(statistics.read(db, now=utcnow()), self._watchdog.check(db))
+            found = await self._database.run(
+                lambda db: Found(
+                    statistics.read(db, now=utcnow(), accounts=self._accounts > 0), self._watchdog.check(db)
+                )
             )
         except (SQLAlchemyError, Refusal):
             return None
+        for pool in found.statistics.pools:
+            telemetry.pool_served(pool.namespace, pool.name)
+        return found
 
 
 class Memory(Collector):
@@ -147,8 +164,9 @@ class Memory(Collector):
 class Rows(Collector):
     """Metrics computed from the database rows."""
 
-    def __init__(self, found: Found | None) -> None:
+    def __init__(self, found: Found | None, *, accounts: int = 0) -> None:
         self._found = found
+        self._accounts = accounts
 
     def collect(self) -> Iterator[Metric]:
         """Return the metric families. If Postgres did not answer, return only `ostler_database_up`."""
@@ -210,6 +228,7 @@ class Rows(Collector):
         )
         yield from _coverage(found)
         yield from _pools(found, now=utcnow())
+        yield from _accounts(found.accounts, most=self._accounts, now=utcnow())
         yield _scaling(found)
         yield _braked(found)
         yield _versions(found)
@@ -304,6 +323,32 @@ def _pools(found: Statistics, *, now: datetime) -> Iterator[Metric]:
         "Age in seconds of the oldest queued job that is not held and fits its account's budget; 0 without one",
         max(ages, default=0.0),
     )
+
+
+def _accounts(lines: Sequence[AccountLine], *, most: int, now: datetime) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily(
+        "ostler_account_jobs", "Jobs of an account that are queued, held or running", labels=("account", "state")
+    )
+    oldest = GaugeMetricFamily(
+        "ostler_account_oldest_queued_job_seconds",
+        "Age in seconds of the oldest queued job of an account that is not held; 0 without one",
+        labels=("account",),
+    )
+    pods = GaugeMetricFamily(
+        "ostler_account_pods", "Pods that an account uses, and the Pods of its budget", labels=("account", "is")
+    )
+    busiest = sorted(lines, key=lambda each: (-(each.queued + each.held + each.running + each.used_count), each.id))
+    groups: dict[str, list[AccountLine]] = {}
+    for number, each in enumerate(busiest):
+        groups.setdefault(each.login if number < most else OTHER_ACCOUNTS, []).append(each)
+    for name, group in groups.items():
+        for state in ("queued", "held", "running"):
+            jobs.add_metric((name, state), sum(getattr(each, state) for each in group))
+        since = min((each.oldest_queued_at for each in group if each.oldest_queued_at is not None), default=now)
+        oldest.add_metric((name,), max(0.0, (now - since).total_seconds()))
+        pods.add_metric((name, "used"), sum(each.used_count for each in group))
+        pods.add_metric((name, "budget"), sum(each.budget_count for each in group))
+    yield from (jobs, oldest, pods)
 
 
 def _scaling(found: Statistics) -> Metric:

@@ -338,10 +338,8 @@ class Intake:
         )
 
     def _publish(self, applied: intake.Applied) -> None:
-        self.counts["remapped"] += applied.remaps
-        telemetry.REMAPS.inc(applied.remaps)
-        for seconds in applied.starts:
-            telemetry.RUNNER_START_SECONDS.observe(seconds)
+        self.counts["remapped"] += len(applied.remaps)
+        telemetry.runners_bound(remaps=applied.remaps, starts=applied.starts)
         if applied.wakes:
             self._publisher.wake(sorted(applied.wakes))
         for run_id in sorted(applied.asks):

@@ -142,8 +142,9 @@ class Handover:
         if result is None:
             return self._missed(Missed.MOVED_ON)
         delivery, jit = result
-        if delivery.queued_at is not None:
-            telemetry.JOB_WAIT_SECONDS.observe(max(0.0, (utcnow() - delivery.queued_at).total_seconds()))
+        if delivery.queued is not None:
+            queued_at, pool = delivery.queued
+            telemetry.JOB_WAIT_SECONDS.labels(*pool).observe(max(0.0, (utcnow() - queued_at).total_seconds()))
         self._counts["delivery.again" if again else "delivery.first"] += 1
         log.info(
             "claim.delivered",

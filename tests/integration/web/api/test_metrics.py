@@ -174,6 +174,42 @@ def test_each_pool_shows_its_queue_and_the_pods_that_the_reconciler_counted(stag
     assert not [series for series in found if series.startswith("ostler_pool_pods") and idle in series]
 
 
+def test_counters_of_a_pool_begin_at_zero_when_web_first_sees_the_pool(stage: Stage) -> None:
+    stage.pool("fresh")
+    database = Database(stage.engine)
+    try:
+        found = scrape(make(database))
+    finally:
+        database.stop()
+    assert found['ostler_remaps_total{namespace="runners",pool="fresh"}'] == 0
+    assert found['ostler_job_wait_seconds_count{namespace="runners",pool="fresh"}'] == 0
+
+
+@pytest.mark.parametrize(
+    ("most", "shown"), [(0, set()), (1, {"acme", "(others)"}), (3, {"acme", "globex", "umbrella"})]
+)
+def test_accounts_have_metrics_only_up_to_the_bound_of_the_setting(stage: Stage, most: int, shown: set[str]) -> None:
+    pool = stage.pool()
+    for number, login in ((7, "acme"), (8, "globex"), (9, "umbrella")):
+        stage.account(number, login, count=number)
+        stage.job(number * 10, pool_id=pool, account_id=number, queued_at=utcnow() - timedelta(seconds=number * 100))
+    stage.job(71, pool_id=pool, account_id=7, hold_reason="backoff")
+    database = Database(stage.engine)
+    metrics = make(database)
+    metrics._accounts = most
+    try:
+        found = {series: value for series, value in scrape(metrics).items() if series.startswith("ostler_account")}
+    finally:
+        database.stop()
+    assert {match for series in found for match in re.findall(r'account="([^"]*)"', series)} == shown
+    assert len(found) == 6 * len(shown)
+    if most == 1:
+        assert found['ostler_account_jobs{account="acme",state="held"}'] == 1
+        assert found['ostler_account_jobs{account="(others)",state="queued"}'] == 2
+        assert found['ostler_account_pods{account="(others)",is="budget"}'] == 17
+        assert 900 <= found['ostler_account_oldest_queued_job_seconds{account="(others)"}'] < 1000
+
+
 def test_an_autoscaled_pool_shows_what_its_replicas_were_decided_from(stage: Stage) -> None:
     stage.pool()
     told = '{"load": 3, "queue": 2, "usual": 4, "min_warm": 1, "max_replicas": 9, "why": "words"}'
@@ -272,7 +308,7 @@ def test_without_postgres_the_rows_are_missing_rather_than_wrong(stage: Stage) -
     found = scrape(make(database))
     assert found["ostler_database_up"] == 0
     assert not [name for name in found if name.startswith(("ostler_jobs", "ostler_claims", "ostler_oldest"))]
-    assert "ostler_remaps_total" in found
+    assert "ostler_stamps_missed_total" in found
     database.stop()
 
 

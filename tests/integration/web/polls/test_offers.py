@@ -13,12 +13,13 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import Connection, text
 
-from models.claims.deliver import ClaimLocked, deliver, delivered_before
+from models.claims.deliver import ClaimLocked, Delivery, deliver, delivered_before
 from models.db.engine import transaction
 from models.tables import offers
 from ostler.clock import utcnow
 from tests.integration.concurrency.points import DEADLINE, start, stopped
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage
+from tests.rows import insert_job
 
 ROUNDS = 15
 T = TypeVar("T")
@@ -214,20 +215,22 @@ def test_only_the_newest_poll_of_the_right_pod_can_deliver(stage: Stage) -> None
     pod = stage.pod(stage.pool())
     offer(stage, polling(pod, poll_id="newest"))
     claim_id = stage.claim(pod)
+    insert_job(stage.engine, 5, state="claimed")
+    stage.execute("UPDATE claims SET job_id = 5")
 
-    def attempt(pod_uid: str, poll_id: str) -> bool:
-        return (
-            transaction(
-                stage.engine,
-                lambda db: deliver(db, claim_id=claim_id, pod_uid=pod_uid, poll_id=poll_id, now=utcnow(), who="test"),
-            )
-            is not None
+    def attempt(pod_uid: str, poll_id: str) -> Delivery | None:
+        return transaction(
+            stage.engine,
+            lambda db: deliver(db, claim_id=claim_id, pod_uid=pod_uid, poll_id=poll_id, now=utcnow(), who="test"),
         )
 
-    assert not attempt(pod.uid, "older")
-    assert not attempt("another", "newest")
-    assert attempt(pod.uid, "newest")
-    assert not attempt(pod.uid, "newest")
+    assert attempt(pod.uid, "older") is None
+    assert attempt("another", "newest") is None
+    delivery = attempt(pod.uid, "newest")
+    assert delivery is not None
+    assert delivery.queued is not None
+    assert delivery.queued[1] == (NAMESPACE, stage.scalar("SELECT name FROM pools"))
+    assert attempt(pod.uid, "newest") is None
 
 
 @pytest.mark.parametrize("moved", ["state = 'executing', jit = NULL", "stamp = 'on'"], ids=["executing", "stamped"])
