@@ -16,6 +16,7 @@ from benchmarks.stage import LABELS, Stage
 from benchmarks.webhooks import all_accepted, send
 from models.browse import api_tokens
 from ostler.clock import utcnow
+from rules.changes import Author, Via
 from rules.token_scopes import TokenScope
 
 _FIRST = 700_000_000
@@ -93,7 +94,11 @@ def _token(stage: Stage) -> str:
     now = utcnow()
     with stage.engine.begin() as db:
         _, token = api_tokens.create(
-            db, name="readers", scopes=(TokenScope.READ,), now=now, expires_at=now + timedelta(days=1)
+            db,
+            name="readers",
+            scopes=(TokenScope.READ,),
+            by=Author("benchmark", Via.SHELL, now),
+            expires_at=now + timedelta(days=1),
         )
     return token.reveal()
 

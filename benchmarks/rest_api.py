@@ -37,6 +37,7 @@ from models.db.engine import make_engine, transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.settings import Settings
+from rules.changes import Author, Via
 from rules.token_scopes import TokenScope
 from web.api.app import build_api
 from web.api.database import Database
@@ -117,9 +118,10 @@ def list_times(postgres: Postgres) -> None:
             db.execute(text(statement), {"jobs": JOBS} if ":jobs" in statement else {})
     with made.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
         db.execute(text("VACUUM ANALYZE"))
+    by = Author("benchmark", Via.SHELL, utcnow())
     _, token = transaction(
         made,
-        lambda db: api_tokens.create(db, name="bench", scopes=[TokenScope.READ], expires_at=None, now=utcnow()),
+        lambda db: api_tokens.create(db, name="bench", scopes=[TokenScope.READ], expires_at=None, by=by),
     )
     port = free_port()
     server = multiprocessing.get_context("spawn").Process(target=serve, args=(postgres.url("lists"), port), daemon=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.output import Json, Limit, age, fail, given_id, print_json, print_more, query
+from cli.output import Json, Limit, age, author, fail, given_id, print_json, print_more, query
 from cli.stats import print_waits, shown
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
 from ostler.clock import utcnow
@@ -159,6 +159,7 @@ def set_(
         raise typer.BadParameter("give at least one of --count, --vcpu, --memory and --weight")
     if any(value is not None and not math.isfinite(value) for value in (vcpu, memory, weight)):
         raise typer.BadParameter("--vcpu, --memory and --weight must be finite numbers")
+    by = author()
 
     def body(db: Connection) -> tuple[AccountStory | None, list[int]]:
         found = account_id(db, account)
@@ -174,9 +175,10 @@ def set_(
                 vcpu_millicores=row.budget_vcpu if vcpu is None else round(vcpu * 1000),
                 memory_mib=row.budget_memory if memory is None else round(memory * 1024),
             ),
+            by=by,
         )
         if weight is not None:
-            set_weight(db, found, weight)
+            set_weight(db, found, weight, by=by)
         return account_story(db, found), pools_with_work(db, [found])
 
     story, pools = query(body)
@@ -206,9 +208,11 @@ def allow(
     from models.routing.accounts import set_access
     from rules.routing.access import Access
 
+    by = author()
+
     def body(db: Connection) -> AccountStory | None:
         found = account_id(db, account)
-        if found is None or not set_access(db, found, Access.ALLOWED):
+        if found is None or not set_access(db, found, Access.ALLOWED, by=by):
             return None
         return account_story(db, found)
 

@@ -6,17 +6,22 @@ Commands import slow modules (SQLAlchemy, Celery) only when they run, so that `-
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import endpoint
 from ostler.settings import load_stores
+from rules.changes import Author, Via
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
@@ -27,6 +32,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="AGE|TIME", help="show only rows since then: an age such as 24h, or an ISO 8601 time"),
+]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="maximum number of rows")]
 
 BIGGEST_ID = 2**63 - 1
@@ -39,6 +48,8 @@ MISTAKE = 2
 AWAY = 3
 """Exit status if Postgres, Redis, Kubernetes or GitHub does not answer. A later attempt might succeed."""
 
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_DURATION = re.compile(r"([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?", re.ASCII)
 _UNDEFINED_TABLE = "42P01"
 _REFUSALS = (
     "does not exist",
@@ -96,6 +107,34 @@ def speaking_to_postgres(url: Secret) -> Iterator[None]:
         raise
 
 
+def author() -> Author:
+    """Return the OS user of this command as the author of a change that the command makes now."""
+    try:
+        who = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container might run as a user without a name
+        who = f"uid {os.getuid()}"
+    return Author(who, Via.SHELL, utcnow())
+
+
+def time_of(given: str, option: str, *, now: datetime) -> datetime:
+    """Return the time that an option names. Raises BadParameter if it is neither an age nor a time."""
+    try:
+        if given and (found := _DURATION.fullmatch(given)):
+            parts = [part for part in found.groups() if part]
+            return now - timedelta(**{_UNITS[part[-1]]: int(part[:-1]) for part in parts})
+        at = datetime.fromisoformat(given)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{option}: found {given!r}; expected an age such as 90m, 24h or 7d, or a time such as 2026-11-29T14:00"
+        ) from None
+
+
+def since_of(given: str | None, *, now: datetime) -> datetime | None:
+    """Return the time that the option `--since` names, or None without the option. Raises BadParameter as `time_of`."""
+    return None if given is None else time_of(given, "--since", now=now)
+
+
 def no_answer(name: str, url: Secret, why: str, *, variable: str) -> str:
     """Return one line about a server that does not answer. The line has its name and address, the cause and the cure.
 
@@ -147,17 +186,17 @@ def age(since: datetime | None, *, now: datetime) -> str:
     """Return the time from `since` to `now` in its two largest units, or `-` if `since` is None."""
     if since is None:
         return "-"
-    return _units(int(max(timedelta(), now - since).total_seconds()))
+    return _in_units(int(max(timedelta(), now - since).total_seconds()))
 
 
 def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units, below `EXACT` with one decimal, or `-` if it is None."""
     if seconds is None:
         return "-"
-    return f"{seconds:.1f}s" if seconds < EXACT else _units(int(seconds))
+    return f"{seconds:.1f}s" if seconds < EXACT else _in_units(int(seconds))
 
 
-def _units(seconds: int) -> str:
+def _in_units(seconds: int) -> str:
     for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if seconds >= size:
             return f"{seconds // size}{unit}{seconds % size // smaller}{smaller_unit}"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.output import Json, object_of, print_json, query
-from cli.stats import print_waits, shown, time_of
+from cli.output import Json, object_of, print_json, query, time_of
+from cli.stats import print_waits, shown
 from cli.sweeps import print_summary
 from cli.tables import Column, Kind, print_table
 from ostler.clock import utcnow

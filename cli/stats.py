@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.output import Json, duration, print_json, query
+from cli.output import Json, duration, print_json, query, time_of
 from cli.tables import Column, Kind, print_table
 from ostler.clock import utcnow
 
 if TYPE_CHECKING:
     from models.browse.waits import Waits
-
-_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-_DURATION = re.compile(r"([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?", re.ASCII)
 
 
 def stats(
@@ -80,17 +75,3 @@ def shown(waits: Waits) -> dict[str, Any]:
         "longest_seconds": waits.most,
         "runner_minutes": waits.run_seconds / 60,
     }
-
-
-def time_of(given: str, option: str, *, now: datetime) -> datetime:
-    """Return the time that an option names. Raises BadParameter if it is neither an age nor a time."""
-    try:
-        if given and (found := _DURATION.fullmatch(given)):
-            parts = [part for part in found.groups() if part]
-            return now - timedelta(**{_UNITS[part[-1]]: int(part[:-1]) for part in parts})
-        at = datetime.fromisoformat(given)
-        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"{option}: found {given!r}; expected an age such as 90m, 24h or 7d, or a time such as 2026-11-29T14:00"
-        ) from None

@@ -11,8 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.output import BIGGEST_ID, Json, Limit, age, fail, no_answer, object_of, print_json, print_next_page, query
-from cli.stats import time_of
+from cli.output import (
+    BIGGEST_ID,
+    Json,
+    Limit,
+    Since,
+    age,
+    author,
+    fail,
+    no_answer,
+    object_of,
+    print_json,
+    print_next_page,
+    query,
+    since_of,
+)
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_note, print_table
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
@@ -79,12 +92,10 @@ def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> N
 @app.command("pause")
 def pause(name: Name, why: Why = "", as_json: Json = False) -> None:
     """Pause a sweep (or `all`) until it is resumed. A running sweep stops before its next repair."""
-    from getpass import getuser
-
     from models.sweeps import sweep_runs
 
-    who, reason = f"{getuser()} (shell)", why[:LONGEST_WHY]
-    _change(name, lambda db, each: sweep_runs.pause(db, each, who=who, why=reason, now=utcnow()), as_json=as_json)
+    by, reason = author(), why[:LONGEST_WHY]
+    _change(name, lambda db, each: sweep_runs.pause(db, each, by=by, why=reason), as_json=as_json)
 
 
 @app.command("resume")
@@ -92,7 +103,8 @@ def resume(name: Name, as_json: Json = False) -> None:
     """Resume a paused sweep (or `all`). The sweep then runs again at its usual interval."""
     from models.sweeps import sweep_runs
 
-    _change(name, sweep_runs.resume, as_json=as_json)
+    by = author()
+    _change(name, lambda db, each: sweep_runs.resume(db, each, by=by), as_json=as_json)
 
 
 @app.command("run")
@@ -140,10 +152,7 @@ def repairs(
     run_id: Annotated[
         int | None, typer.Option("--run", min=1, max=BIGGEST_ID, help="show only repairs of this run")
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="AGE|TIME", help="show only repairs since then: an age such as 24h, or an ISO 8601 time"),
-    ] = None,
+    since: Since = None,
     destructive: Annotated[
         bool | None, typer.Option("--destructive/--harmless", help="show only repairs that delete something, or others")
     ] = None,
@@ -165,7 +174,7 @@ def repairs(
     if sweep is not None:
         _named(sweep, several=False)
     now = utcnow()
-    begin = None if since is None else time_of(since, "--since", now=now)
+    begin = since_of(since, now=now)
     wanted = RepairFilter(
         sweep=sweep,
         outcome=outcome,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.output import BIGGEST_ID, Json, age, fail, print_json, query
+from cli.output import BIGGEST_ID, Json, age, author, fail, print_json, query
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
@@ -44,7 +44,7 @@ def create(
 
     if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
         raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
-    now = utcnow()
+    by = author()
     scopes = set(scope or [TokenScope.READ])
     if account and scopes != {TokenScope.READ}:
         raise typer.BadParameter(
@@ -52,9 +52,9 @@ def create(
             param_hint="--scope",
         )
     accounts = _ids_of(account) if account else None
-    expires_at = None if forever else now + timedelta(days=days)
+    expires_at = None if forever else by.at + timedelta(days=days)
     token_id, token = query(
-        lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=expires_at, now=now, accounts=accounts)
+        lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=expires_at, by=by, accounts=accounts)
     )
     rows = [row for row in query(api_tokens.list_tokens) if row.revoked_at is None and row.id != token_id]
     if same := ", ".join(str(row.id) for row in rows if row.name == name):
@@ -126,8 +126,10 @@ def revoke(
     """Revoke a token. The REST API then refuses the token at once."""
     from models.browse import api_tokens
 
+    by = author()
+
     def body(db: Connection) -> Row[Any] | None:
-        if not api_tokens.revoke(db, token_id, now=utcnow()):
+        if not api_tokens.revoke(db, token_id, by=by):
             return None
         return next(row for row in api_tokens.list_tokens(db) if row.id == token_id)
 

@@ -9,7 +9,7 @@ from models.db.base import Base
 from models.pools import pod_lists, pools, runner_versions
 from models.routing import accounts, run_origins, runner_groups
 from models.sweeps import catch_up, redelivery, repairs, runner_lists, sweep_runs
-from models.tables import claims, deliveries, executions, jobs, offers, runner_pods, stalls
+from models.tables import changes, claims, deliveries, executions, jobs, offers, runner_pods, stalls
 from models.upstream import backoffs, gates
 
 metadata = Base.metadata
@@ -19,6 +19,7 @@ MODULES = (
     api_tokens,
     backoffs,
     catch_up,
+    changes,
     claims,
     deliveries,
     epochs,

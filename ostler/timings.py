@@ -441,8 +441,8 @@ class Timings(BaseModel):
         default=7776000,
         gt=0,
         description=(
-            "How long Ostler stores a repair after it was made, in seconds. A repair without a known outcome is not "
-            "deleted. Larger values need more disk"
+            "How long Ostler stores a repair after it was made, and a change of an account, pool, sweep or token, "
+            "in seconds. A repair without a known outcome is not deleted. Larger values need more disk"
         ),
     )
 

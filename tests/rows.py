@@ -8,6 +8,13 @@ from sqlalchemy import Engine, Row, func, insert, text
 
 from models.pools.pool_mirror import PoolFacts
 from models.schema import metadata
+from ostler.clock import utcnow
+from rules.changes import Author, Via
+
+
+def author(who: str = "test") -> Author:
+    """Return the author of a change that is made now in a shell."""
+    return Author(who, Via.SHELL, utcnow())
 
 
 def run_sql(engine: Engine, statement: str, **values: Any) -> list[Row[Any]]:

@@ -17,6 +17,7 @@ from lab.system import NODE, System
 from models.browse import api_tokens
 from models.db.engine import transaction
 from ostler.clock import utcnow
+from rules.changes import Author, Via
 from rules.token_scopes import TokenScope
 
 CLUSTER_KINDS = {
@@ -31,8 +32,9 @@ def show_where(system: System, engine: Engine, console: Console, *, cluster: str
 
     All of them end with the demo.
     """
+    by = Author("demo", Via.SHELL, utcnow())
     _, token = transaction(
-        engine, lambda db: api_tokens.create(db, name="demo", scopes=list(TokenScope), expires_at=None, now=utcnow())
+        engine, lambda db: api_tokens.create(db, name="demo", scopes=list(TokenScope), expires_at=None, by=by)
     )
     user, password = system.flower_login
     for what, *lines in (

@@ -22,7 +22,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
 from models.db.sql import text
+from models.tables import changes
 from ostler.secrets import Secret
+from rules.changes import Author, ChangeKind
 from rules.token_scopes import TokenScope
 
 USED_AT_EVERY = timedelta(minutes=1)
@@ -86,7 +88,7 @@ def create(
     name: str,
     scopes: Collection[TokenScope],
     expires_at: datetime | None,
-    now: datetime,
+    by: Author,
     accounts: Collection[int] | None = None,
 ) -> tuple[int, Secret]:
     """Create a token. Return the id of the token's row and the token itself. The token itself is not stored.
@@ -105,10 +107,16 @@ def create(
             "name": name,
             "scopes": sorted(scopes),
             "accounts": None if accounts is None else sorted(accounts),
-            "now": now,
+            "now": by.at,
             "expires_at": expires_at,
         },
     ).scalar_one()
+    after = {
+        "scopes": sorted(scopes),
+        "accounts": None if accounts is None else sorted(accounts),
+        "expires_at": None if expires_at is None else expires_at.isoformat(),
+    }
+    changes.record(db, ChangeKind.TOKEN, name, object_id=token_id, before={}, after=after, by=by)
     return token_id, Secret(f"ostler_{key_id}_{secret}")
 
 
@@ -191,15 +199,18 @@ def list_tokens(db: Connection) -> Sequence[Row[Any]]:
     ).all()
 
 
-def revoke(db: Connection, token_id: int, *, now: datetime) -> bool:
+def revoke(db: Connection, token_id: int, *, by: Author) -> bool:
     """Revoke a token. Return False if no token has this id. A second revocation changes nothing."""
-    return (
-        db.execute(
-            text("UPDATE api_tokens SET revoked_at = coalesce(revoked_at, :now) WHERE id = :id RETURNING id"),
-            {"id": token_id, "now": now},
-        ).one_or_none()
-        is not None
-    )
+    row = db.execute(
+        text("SELECT name, revoked_at FROM api_tokens WHERE id = :id FOR NO KEY UPDATE"), {"id": token_id}
+    ).one_or_none()
+    if row is None:
+        return False
+    if row.revoked_at is None:
+        db.execute(text("UPDATE api_tokens SET revoked_at = :now WHERE id = :id"), {"id": token_id, "now": by.at})
+        before, after = {"revoked": False}, {"revoked": True}
+        changes.record(db, ChangeKind.TOKEN, row.name, object_id=token_id, before=before, after=after, by=by)
+    return True
 
 
 def _digest(secret: str) -> bytes:

@@ -14,7 +14,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.db.base import Base, GitHubId
 from models.db.sql import text
 from models.tables import renames
+from models.tables.changes import record
 from ostler.settings import Settings
+from rules.changes import Author, ChangeKind, Via
 from rules.claims.fairness import Budget
 from rules.routing.access import Access
 
@@ -183,49 +185,51 @@ def ensure_account(db: Connection, account_id: int, *, budget: Budget, now: date
     )
 
 
-def set_budget(db: Connection, account_id: int, budget: Budget) -> bool:
+def set_budget(db: Connection, account_id: int, budget: Budget, *, by: Author) -> bool:
     """Change the budget of an account. A reduction of the budget ends no running job (law L2).
 
     Returns False if there is no account with this id.
     """
-    changed = db.execute(
-        text("""
-            UPDATE accounts SET budget_count = :count, budget_vcpu = :vcpu, budget_memory = :memory
-            WHERE id = :id RETURNING id
-        """),
-        {
-            "id": account_id,
-            "count": budget.count,
-            "vcpu": budget.vcpu_millicores,
-            "memory": budget.memory_mib,
-        },
-    )
-    return changed.one_or_none() is not None
+    values = {
+        "budget_count": budget.count,
+        "budget_vcpu": budget.vcpu_millicores,
+        "budget_memory": budget.memory_mib,
+    }
+    return _set(db, account_id, values, by=by)
 
 
-def set_weight(db: Connection, account_id: int, weight: float) -> bool:
+def set_weight(db: Connection, account_id: int, weight: float, *, by: Author) -> bool:
     """Change the weight of an account to a positive, finite number.
 
     Returns False if there is no account with this id.
     """
-    changed = db.execute(
-        text("UPDATE accounts SET weight = :weight WHERE id = :id RETURNING id"), {"id": account_id, "weight": weight}
-    )
-    return changed.one_or_none() is not None
+    return _set(db, account_id, {"weight": weight}, by=by)
 
 
-def set_access(db: Connection, account_id: int, access: Access) -> bool:
+def set_access(db: Connection, account_id: int, access: Access, *, by: Author) -> bool:
     """Allow an account or hold it.
 
     The sweep `rematch` later routes the jobs of an allowed account, and holds the jobs of a held account.
 
     Returns False if there is no account with this id.
     """
-    changed = db.execute(
-        text("UPDATE accounts SET access = :access WHERE id = :id RETURNING id"),
-        {"id": account_id, "access": access},
+    return _set(db, account_id, {"access": str(access)}, by=by)
+
+
+def _set(db: Connection, account_id: int, values: dict[str, Any], *, by: Author) -> bool:
+    """Write columns of an account and the change. Returns False if there is no account with this id."""
+    row = db.execute(
+        text(f"SELECT login, {', '.join(values)} FROM accounts WHERE id = :id FOR NO KEY UPDATE"), {"id": account_id}
+    ).one_or_none()
+    if row is None:
+        return False
+    db.execute(
+        text(f"UPDATE accounts SET {', '.join(f'{name} = :{name}' for name in values)} WHERE id = :id"),
+        {"id": account_id, **values},
     )
-    return changed.one_or_none() is not None
+    before = {name: getattr(row, name) for name in values}
+    record(db, ChangeKind.ACCOUNT, row.login, object_id=account_id, before=before, after=values, by=by)
+    return True
 
 
 def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
@@ -248,11 +252,24 @@ def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, n
             UPDATE accounts SET access = CASE WHEN id = :owner THEN 'allowed' ELSE access END, access_asked_at = :now
             WHERE id IN (SELECT id FROM accounts WHERE id = ANY(:ids) AND access = 'held'
                          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-            RETURNING id
+            RETURNING id, login
         """),
         {"ids": list(account_ids), "owner": owner_id, "now": now},
     )
-    return owner_id in set(rows.scalars())
+    login = {row.id: row.login for row in rows}.get(owner_id)
+    if login is None:
+        return False
+    record(
+        db,
+        ChangeKind.ACCOUNT,
+        login,
+        object_id=owner_id,
+        before={"access": str(Access.HELD)},
+        after={"access": str(Access.ALLOWED)},
+        by=Author("ask_owner", Via.OSTLER, now),
+        why="the account owns the App",
+    )
+    return True
 
 
 def rename_owner(db: Connection, *, account_id: int, login: str) -> bool:

@@ -26,7 +26,7 @@ from models.claims import runner_failures
 from models.db.sql import text
 from models.routing import run_origins
 from models.sweeps import repairs, sweep_runs
-from models.tables import claims, deliveries, executions, jobs, mint_attempts, runner_pods, stalls
+from models.tables import changes, claims, deliveries, executions, jobs, mint_attempts, runner_pods, stalls
 
 PAGE = 1000
 """Maximum number of rows of a kind that one transaction deletes.
@@ -51,6 +51,7 @@ class Kind(StrEnum):
     SWEEP_RUNS = "sweep_runs"
     STALLS = "stalls"
     RUNNER_FAILURES = "runner_failures"
+    CHANGES = "changes"
 
 
 _OVER: Mapping[Kind, str] = {
@@ -93,6 +94,7 @@ _OVER: Mapping[Kind, str] = {
           OR NOT EXISTS (SELECT FROM pools p WHERE p.id = f.pool_id AND p.deleted_at IS NULL))
         ORDER BY f.at
     """,
+    Kind.CHANGES: "SELECT id FROM changes WHERE at < :before ORDER BY at",
 }
 _LOCKED: Mapping[Kind, str] = {
     Kind.JOB_EVENTS: "e",
@@ -113,6 +115,7 @@ _DELETE: Mapping[Kind, Callable[[Connection, Sequence[Any]], int]] = {
     Kind.SWEEP_RUNS: sweep_runs.delete,
     Kind.STALLS: stalls.delete,
     Kind.RUNNER_FAILURES: runner_failures.delete,
+    Kind.CHANGES: changes.delete,
 }
 _DELETE_WITH_THEM: Mapping[Kind, tuple[Callable[[Connection, Sequence[int]], None], ...]] = {
     # The execution of a completed job is kept as long as its job.

@@ -17,6 +17,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
 from models.db.sql import text
+from models.tables import changes
+from rules.changes import Author, ChangeKind
 from rules.sweeps.reaping import SUCCESSES, Outcome
 
 DRY_LASTS = timedelta(minutes=10)
@@ -290,21 +292,23 @@ def last_tick(db: Connection) -> datetime | None:
     return found
 
 
-def pause(db: Connection, name: str, *, who: str, why: str, now: datetime) -> None:
+def pause(db: Connection, name: str, *, by: Author, why: str) -> None:
     """Pause a sweep. A running tick stops before its next repair. If the sweep is already paused, nothing changes."""
-    db.execute(
+    paused = db.execute(
         text("""
             INSERT INTO sweeps AS s (name, paused_at, paused_by, paused_why) VALUES (:name, :now, :who, :why)
             ON CONFLICT (name) DO UPDATE SET paused_at = :now, paused_by = :who, paused_why = :why
             WHERE s.paused_at IS NULL
         """),
-        {"name": name, "who": who, "why": why, "now": now},
+        {"name": name, "who": str(by), "why": why, "now": by.at},
     )
+    if paused.rowcount:
+        changes.record(db, ChangeKind.SWEEP, name, before={"paused": False}, after={"paused": True}, by=by, why=why)
 
 
-def resume(db: Connection, name: str) -> None:
+def resume(db: Connection, name: str, *, by: Author) -> None:
     """Resume a paused sweep. The sweep runs again at the next message of beat."""
-    db.execute(
+    resumed = db.execute(
         text("""
             UPDATE sweeps SET paused_at = NULL, paused_by = NULL, paused_why = NULL,
                    outcome = CASE WHEN outcome = :paused THEN NULL ELSE outcome END,
@@ -313,6 +317,8 @@ def resume(db: Connection, name: str) -> None:
         """),
         {"name": name, "paused": Outcome.PAUSED},
     )
+    if resumed.rowcount:
+        changes.record(db, ChangeKind.SWEEP, name, before={"paused": True}, after={"paused": False}, by=by)
 
 
 def end_lease(db: Connection, name: str) -> None:

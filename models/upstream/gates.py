@@ -17,7 +17,9 @@ from sqlalchemy import CheckConstraint, Connection, Row, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
+from models.tables import changes
 from ostler.upstreams import Counts, Upstream
+from rules.changes import Author, ChangeKind, Via
 from rules.upstream.gates import CallCounts, Gate, GateRule, judge, why_closed
 
 BUCKET = 5
@@ -152,6 +154,15 @@ def evaluate(
             "errors": seen.errors,
             "why": why_closed(seen),
         },
+    )
+    changes.record(
+        db,
+        ChangeKind.GATE,
+        upstream,
+        before={"open": not before.closed},
+        after={"open": not after.closed},
+        by=Author("sweep gates", Via.OSTLER, now),
+        why=why_closed(seen) if closes else None,
     )
     return Evaluation(upstream, before, after, seen, row.closed_at if opens else closed_at)
 

@@ -50,6 +50,7 @@ def retentions(settings: Settings) -> dict[Kind, float]:
         Kind.SWEEP_RUNS: settings.keep_events,
         Kind.STALLS: settings.keep_events,
         Kind.RUNNER_FAILURES: settings.keep_events,
+        Kind.CHANGES: settings.timings.keep_repairs,
     }
 
 

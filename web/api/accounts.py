@@ -16,13 +16,13 @@ from sqlalchemy import Connection
 from models.browse.accounts import AccountFilter, account_story, list_accounts, told
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
-from ostler.logging import get_logger
 from ostler.task_names import REMATCH
+from rules.changes import Author
 from rules.claims.fairness import Budget
 from rules.routing.access import Access
 from web.api.cursors import Cursors
 from web.api.database import Database
-from web.api.gate import HOLDER
+from web.api.gate import author
 from web.api.limited import Visible
 from web.api.problems import not_found
 from web.api.schema import Id, Integer, Listing, Name, Page, Shown
@@ -32,8 +32,6 @@ MOST_JOBS = 1_000_000
 MOST_VCPU = 10_000_000
 MOST_MEMORY_GIB = 100_000_000
 MOST_WEIGHT = 1000
-
-log = get_logger(__name__)
 
 
 class Accounts(Listing):
@@ -135,17 +133,16 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
             raise not_found("account")
         return told(story)
 
-    async def change(
-        request: Request, account_id: int, write: Callable[[Connection], bool], **what: Any
-    ) -> dict[str, Any]:
+    async def change(request: Request, account_id: int, write: Callable[[Connection, Author], bool]) -> dict[str, Any]:
+        by = author(request)
+
         def body(db: Connection) -> tuple[list[int], Any] | None:
-            return (pools_with_work(db, [account_id]), account_story(db, account_id)) if write(db) else None
+            return (pools_with_work(db, [account_id]), account_story(db, account_id)) if write(db, by) else None
 
         done = await database().run(body)
         if done is None:
             raise not_found("account")
         pools, story = done
-        log.info("account.changed", account=account_id, token_name=request.scope[HOLDER].name, **what)
         publisher().wake(pools)
         publisher().send(REMATCH)  # the account might now run jobs that it could not run before
         return told(story)
@@ -155,15 +152,15 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         wanted = Budget(
             count=new.count, vcpu_millicores=round(new.vcpu * 1000), memory_mib=round(new.memory_gib * 1024)
         )
-        return await change(request, account_id, lambda db: set_budget(db, account_id, wanted), **new.model_dump())
+        return await change(request, account_id, lambda db, by: set_budget(db, account_id, wanted, by=by))
 
     @routes.put("/{account_id}/weight", summary="Set an account's weight", response_model=Account)
     async def weight(account_id: Id, new: NewWeight, request: Request) -> dict[str, Any]:
-        return await change(request, account_id, lambda db: set_weight(db, account_id, new.weight), **new.model_dump())
+        return await change(request, account_id, lambda db, by: set_weight(db, account_id, new.weight, by=by))
 
     @routes.put("/{account_id}/access", summary="Allow an account", response_model=Account)
     async def access(account_id: Id, new: NewAccess, request: Request) -> dict[str, Any]:
         wanted = Access(new.access)
-        return await change(request, account_id, lambda db: set_access(db, account_id, wanted), **new.model_dump())
+        return await change(request, account_id, lambda db, by: set_access(db, account_id, wanted, by=by))
 
     return routes

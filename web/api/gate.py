@@ -23,6 +23,7 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import cause_of
 from ostler.secrets import Secret
+from rules.changes import Author, Via
 from rules.token_scopes import needed_for
 from web.api.database import Database
 from web.api.problems import Refusal, database_failed
@@ -51,6 +52,12 @@ HOLDER = "ostler.holder"
 _EVERY_ANSWER = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 
 log = get_logger(__name__)
+
+
+def author(request: Request, via: Via = Via.API) -> Author:
+    """Return the token of a request as the author of a change that the request makes now."""
+    holder: Holder = request.scope[HOLDER]
+    return Author(holder.name, via, utcnow())
 
 
 class Gate:

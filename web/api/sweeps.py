@@ -14,18 +14,15 @@ from models.browse.repairs import RepairFilter, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps, one_sweep
 from models.sweeps import sweep_runs
 from ostler.clock import utcnow
-from ostler.logging import get_logger
 from ostler.task_names import SWEEPS
 from rules.sweeps.reaping import Expect, Outcome, Repaired
 from web.api.cursors import Cursors
 from web.api.database import Database
-from web.api.gate import HOLDER
+from web.api.gate import author
 from web.api.problems import not_found
 from web.api.schema import FilterId, Listing, Name, Page, Shown
 
 SweepName = Annotated[str, Path(max_length=100, description="name", examples=["stale_claims"])]
-
-log = get_logger(__name__)
 
 
 class Sweep(Shown):
@@ -114,19 +111,18 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
     async def switch(name: SweepName, new: Switch, request: Request) -> SweepSeen:
         if name not in SWEEPS:
             raise not_found("sweep", by="name")
-        holder = request.scope[HOLDER].name
+        by = author(request)
 
         def body(db: Connection) -> SweepSeen | None:
             if new.paused:
-                sweep_runs.pause(db, name, who=f"{holder} (API)", why=new.why, now=utcnow())
+                sweep_runs.pause(db, name, by=by, why=new.why)
             else:
-                sweep_runs.resume(db, name)
+                sweep_runs.resume(db, name, by=by)
             return one_sweep(db, name, now=utcnow())
 
         seen = await database().run(body)
         if seen is None:
             raise not_found("sweep", by="name")
-        log.warning("sweep.paused" if new.paused else "sweep.resumed", sweep=name, token_name=holder)
         return seen
 
     @routes.get("/repairs", summary="List repairs", response_model=Page[Repair])

@@ -24,6 +24,7 @@ from tasks.sweeps.rematch import rematch
 from tests.integration.models.webhook_rows import BUDGET, queued
 from tests.integration.tasks.conftest import Stage
 from tests.messages import execute
+from tests.rows import author
 
 STRANGER, OWNER = 666000, 77
 
@@ -132,7 +133,7 @@ def test_rematch_leaves_a_strangers_job_and_lifts_it_when_the_account_is_allowed
     assert clusterless.outbox.take("wake") == []
 
     with clusterless.rt.engine.begin() as db:
-        assert set_access(db, STRANGER, Access.ALLOWED)
+        assert set_access(db, STRANGER, Access.ALLOWED, by=author())
     rematch.run()
 
     assert job(clusterless).hold_reason is None

@@ -27,7 +27,7 @@ from tasks.sweeps.catch_up import catch_up
 from tasks.sweeps.tick import Tick
 from tests.integration.tasks.conftest import RUNNER, Stage
 from tests.integration.tasks.listing import Listing, home_of, job
-from tests.rows import insert_pool
+from tests.rows import author, insert_pool
 from tests.timed import changed
 
 
@@ -785,7 +785,7 @@ def test_a_dry_run_changes_nothing_and_remembers_nothing(world: World) -> None:
 
 
 def test_a_paused_sweep_asks_nothing(world: World) -> None:
-    transaction(world.stage.rt.engine, lambda db: sweep_runs.pause(db, "catch_up", who="bo", why="", now=utcnow()))
+    transaction(world.stage.rt.engine, lambda db: sweep_runs.pause(db, "catch_up", by=author("bo"), why=""))
     world.github.run(job(7))
     assert world.tick() == []
 

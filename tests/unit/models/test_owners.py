@@ -38,6 +38,7 @@ OWNERS = {
         "sweeps",
     },
     "tables": {
+        "changes",
         "claim_events",
         "claims",
         "deliveries",

@@ -54,6 +54,7 @@ from tests.integration.tasks.sweeps.family import (
     create_pod,
     delete_pod,
 )
+from tests.rows import author
 
 
 def of(*days: str) -> pytest.MarkDecorator:
@@ -214,10 +215,10 @@ def test_sweep_changes_nothing_when_paused_or_beside_a_tick_and_a_dry_run_only_n
     member.stall(stage, github)
     before = state(stage)
 
-    transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, member.name, who="bo", why="", now=utcnow()))
+    transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, member.name, by=author("bo"), why=""))
     member.task.run()
     assert state(stage) == before
-    transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, member.name))
+    transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, member.name, by=author("bo")))
 
     number = take_lease(stage, member)
     member.task.run()

@@ -35,7 +35,7 @@ from tasks.worker import base
 from tasks.worker import runtime as current
 from tests.database import Database
 from tests.integration.tasks.conftest import StubRuntime
-from tests.rows import run_sql
+from tests.rows import author, run_sql
 
 TWO = (Witness(Source.KUBERNETES, "its poller still runs"), Witness(Source.GITHUB, "its runner is absent"))
 SPEC = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=20)
@@ -219,7 +219,7 @@ def test_tick_of_a_killed_process_is_marked_lost_by_the_next_after_its_lease(sta
 
 
 def pause(stage: Stage) -> None:
-    transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, "stub", who="bo", why="3 a.m.", now=utcnow()))
+    transaction(stage.rt.engine, lambda db: sweep_runs.pause(db, "stub", by=author("bo"), why="3 a.m."))
 
 
 def test_a_paused_sweep_does_nothing_but_dry_runs_until_it_is_resumed(stage: Stage) -> None:
@@ -229,7 +229,7 @@ def test_a_paused_sweep_does_nothing_but_dry_runs_until_it_is_resumed(stage: Sta
     assert (stage.seen, stage.row.outcome, stage.row.succeeded_at) == ([], "paused", None)
     assert stage.tick(stage.every(), dry=True).outcome == "done"
     assert stage.repaired() == []
-    transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, "stub"))
+    transaction(stage.rt.engine, lambda db: sweep_runs.resume(db, "stub", by=author("bo")))
     stage.tick(stage.every())
     assert stage.repaired() == [1]
 

@@ -16,13 +16,12 @@ from sqlalchemy import Engine
 
 from models.browse import api_tokens
 from models.db.engine import transaction
-from ostler.clock import utcnow
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from rules.token_scopes import TokenScope
 from tests.database import Database
 from tests.outbox import PublisherOutbox
-from tests.rows import insert_account, insert_job, insert_pool, run_sql
+from tests.rows import author, insert_account, insert_job, insert_pool, run_sql
 from web.api.app import build_api, mount_api
 from web.api.database import Database as ApiDatabase
 
@@ -80,10 +79,10 @@ class Stage:
 
 
 def make_token(engine: Engine, *scopes: TokenScope, name: str = "test", **how: Any) -> str:
-    now = utcnow()
+    by = author()
     _, token = transaction(
         engine,
-        lambda db: api_tokens.create(db, name=name, scopes=scopes, now=now, **{"expires_at": None, **how}),
+        lambda db: api_tokens.create(db, name=name, scopes=scopes, by=by, **{"expires_at": None, **how}),
     )
     return token.reveal()
 

@@ -20,6 +20,7 @@ from rules.token_scopes import TokenScope
 from tests.database import Database
 from tests.integration.web.api.conftest import Client, Stage, make_settings
 from tests.outbox import PublisherOutbox
+from tests.rows import author
 from web.api.app import build_api, mount_api
 from web.api.gate import LARGEST_BODY, OPEN
 
@@ -99,7 +100,7 @@ def test_a_token_that_was_revoked_or_ran_out_is_nobodys(stage: Stage) -> None:
     assert stage.client.call("GET", "/api/v1/jobs", token=late).status_code == 401
     assert stage.client.call("GET", "/api/v1/jobs", token=soon).status_code == 200
     (row,) = stage.execute("SELECT id FROM api_tokens WHERE name = 'reader'")
-    assert transaction(stage.engine, lambda db: api_tokens.revoke(db, row.id, now=utcnow()))
+    assert transaction(stage.engine, lambda db: api_tokens.revoke(db, row.id, by=author()))
     assert stage.get("/jobs").status_code == 401
 
 
