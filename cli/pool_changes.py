@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.cluster import in_cluster
-from cli.output import Json, fail, print_json
+from cli.output import Json, author, fail, print_json
+from rules.pools.spec_writers import shell_manager
 
 if TYPE_CHECKING:
     from cli.cluster import InCluster
@@ -51,6 +52,8 @@ def scale(
     """Set the number of Pods of a pool. Surplus warm Pods are retired. The command refuses an autoscaled pool."""
     from k8s_adapters.pools import scale_pool
 
+    manager = shell_manager(author().who)
+
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
         _refuse_terminating(pool)
         if pool.autoscaled:
@@ -59,7 +62,7 @@ def scale(
                 "back within seconds. Change spec.autoscaling.minWarm or maxReplicas instead, or switch "
                 "spec.autoscaling.enabled off first"
             )
-        return pool if pool.replicas == replicas else scale_pool(kube, pool, replicas=replicas)
+        return pool if pool.replicas == replicas else scale_pool(kube, pool, replicas=replicas, manager=manager)
 
     with in_cluster(verb="patch") as cluster:
         before, after = _changed(cluster, name, change)
@@ -234,12 +237,14 @@ def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
 def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
     from k8s_adapters.pools import pause_pool
 
+    manager = shell_manager(author().who)
+
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
         if pool.paused == paused:
             return pool
         if paused:
             _refuse_terminating(pool)
-        return pause_pool(kube, pool, paused=paused)
+        return pause_pool(kube, pool, paused=paused, manager=manager)
 
     with in_cluster(verb="patch") as cluster:
         before, after = _changed(cluster, name, change)

@@ -29,13 +29,13 @@ from kubernetes.client import ApiClient, Configuration
 from yaml import YAMLError
 
 from k8s_adapters import writes
-from k8s_adapters.names import FIELD_MANAGER
 from k8s_adapters.refusals import WEBHOOK_FAILED, words_in
 from k8s_adapters.retry import Answer, TruncatedAnswer, find_failure, retry
 from ostler.clock import Timing, utcnow
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from ostler.reasons import endpoint
 from ostler.upstreams import COUNTED_FROM, SERVER_ERROR, SUCCESS, TALLY, Upstream
+from rules.pools.spec_writers import FIELD_MANAGER
 from rules.upstream.retry import ONCE, RetryPolicy, parse_retry_after
 
 Json = dict[str, Any]

@@ -28,7 +28,7 @@ from websockets.uri import WebSocketURI
 
 from k8s_adapters.client import Line, refusal_answer
 from k8s_adapters.exec_stdin import Stdin
-from k8s_adapters.names import FIELD_MANAGER
+from rules.pools.spec_writers import FIELD_MANAGER
 
 V5 = Subprotocol("v5.channel.k8s.io")
 V4 = Subprotocol("v4.channel.k8s.io")

@@ -55,6 +55,3 @@ KEEP_NODE: Mapping[str, str] = MappingProxyType(
 """Annotations of stamped Pods and hook Pods. Because of them, Karpenter and the Cluster Autoscaler keep the node."""
 
 UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped
-
-FIELD_MANAGER = "ostler"
-"""Ostler's name in the managed fields of objects. The API server takes this name from the header User-Agent."""

@@ -36,7 +36,6 @@ from k8s_adapters.names import (
     CONTAINERS_DIND,
     CONTAINERS_KUBERNETES,
     DRAIN_FINALIZER,
-    FIELD_MANAGER,
     KIND,
     PLURAL,
 )
@@ -45,6 +44,7 @@ from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.pools import pod_template
 from rules.pools.hook_names import LONGEST_POOL
 from rules.pools.pod_security import PodSecurity, admits_forks
+from rules.pools.spec_writers import is_ours
 from rules.pools.volumes import Reclaim
 from rules.pools.workloads import LONGEST_STATEFUL_POOL, Lifecycle, Workload
 from rules.routing import forks
@@ -181,6 +181,8 @@ class PoolSeen:
     registers_in: Scope | None = None
     """Organisation or repository in which persistent runners are registered. None if the runners are ephemeral."""
     max_runner_age: float | None = None
+    writers: tuple[str, ...] = ()
+    """Field managers that wrote the spec, the latest first."""
 
     @property
     def persistent(self) -> bool:
@@ -265,16 +267,23 @@ def patch_pool_replicas(client: KubeClient, *, namespace: str, name: str, replic
     return read_pool(client.request("PATCH", pool_path(namespace, name), body=body, content_type=MERGE_PATCH))
 
 
-def scale_pool(client: KubeClient, pool: PoolSeen, *, replicas: int, policy: RetryPolicy | None = None) -> PoolSeen:
+def scale_pool(
+    client: KubeClient,
+    pool: PoolSeen,
+    *,
+    replicas: int,
+    manager: str | None = None,
+    policy: RetryPolicy | None = None,
+) -> PoolSeen:
     """Set `spec.replicas` of a pool, unless the pool has changed since it was read.
+
+    `manager` is the field manager of the write. If it is None, the API server takes `FIELD_MANAGER`.
 
     Raises `Gone` if there is no such pool, and `Conflict` if the pool has changed. `Conflict` is also raised if an
     earlier attempt of this call made the change, but the answer to this attempt was lost.
     """
     metadata = {"uid": pool.uid, "resourceVersion": pool.resource_version}
-    body = {"metadata": metadata, "spec": {"replicas": replicas}}
-    path = pool_path(pool.namespace, pool.name)
-    return read_pool(client.request("PATCH", path, body=body, content_type=MERGE_PATCH, policy=policy))
+    return _patch(client, pool, {"metadata": metadata, "spec": {"replicas": replicas}}, manager, policy)
 
 
 def patch_pool_status(
@@ -288,14 +297,24 @@ def patch_pool_status(
     client.request("PATCH", f"{pool_path(namespace, name)}/status", body=body, content_type=MERGE_PATCH, policy=policy)
 
 
-def pause_pool(client: KubeClient, pool: PoolSeen, *, paused: bool) -> PoolSeen:
-    """Pause the given pool if `paused` is True, otherwise end its pause.
+def pause_pool(
+    client: KubeClient,
+    pool: PoolSeen,
+    *,
+    paused: bool,
+    manager: str | None = None,
+    policy: RetryPolicy | None = None,
+) -> PoolSeen:
+    """Pause the given pool if `paused` is True, otherwise end its pause. `manager` is as in `scale_pool`.
 
     Raises `Gone` if there is no such pool, and `Conflict` if another pool has its name.
     """
-    body = {"metadata": {"uid": pool.uid}, "spec": {"paused": paused}}
-    path = pool_path(pool.namespace, pool.name)
-    return read_pool(client.request("PATCH", path, body=body, content_type=MERGE_PATCH))
+    return _patch(client, pool, {"metadata": {"uid": pool.uid}, "spec": {"paused": paused}}, manager, policy)
+
+
+def _patch(client: KubeClient, pool: PoolSeen, body: Json, manager: str | None, policy: RetryPolicy | None) -> PoolSeen:
+    path, query = pool_path(pool.namespace, pool.name), {} if manager is None else {"fieldManager": manager}
+    return read_pool(client.request("PATCH", path, body=body, query=query, content_type=MERGE_PATCH, policy=policy))
 
 
 def drain_pool(client: KubeClient, pool: PoolSeen) -> None:
@@ -385,6 +404,7 @@ def read_pool(item: Json) -> PoolSeen:
         ephemeral_storage_limit_mib=disk_limit,
         replicas=int(spec.get("replicas", 0)),
         replicas_writer=_replicas_writer(metadata, spec),
+        writers=_writers(metadata),
         paused=bool(spec.get("paused")),
         autoscaled=bool(autoscaling.get("enabled")),
         min_warm=int(autoscaling.get("minWarm", 1)),
@@ -609,11 +629,21 @@ def _replicas_writer(metadata: Json, spec: Json) -> str | None:
     """
     for each in metadata.get("managedFields") or ():
         owned = (each.get("fieldsV1") or {}).get("f:spec") or {}
-        if each.get("manager") == FIELD_MANAGER or "f:replicas" not in owned:
+        if is_ours(str(each.get("manager"))) or "f:replicas" not in owned:
             continue
         if each.get("operation") == "Apply" or spec.get("replicas"):
             return str(each.get("manager") or "an unnamed field manager")
     return None
+
+
+def _writers(metadata: Json) -> tuple[str, ...]:
+    """Return the field managers that wrote fields of the spec, the latest first."""
+    entries = [
+        (str(each.get("time") or ""), str(each.get("manager") or "an unnamed field manager"))
+        for each in metadata.get("managedFields") or ()
+        if not each.get("subresource") and (each.get("fieldsV1") or {}).get("f:spec")
+    ]
+    return tuple(manager for _, manager in sorted(entries, reverse=True))
 
 
 def _group(value: Any, problems: list[str]) -> int | str:

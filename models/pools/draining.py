@@ -10,6 +10,9 @@ from sqlalchemy import Connection
 
 from models.db.sql import text
 from models.pools.pool_mirror import MADE_WITHIN
+from models.tables import changes
+from rules.changes import Author, ChangeKind, Via
+from rules.pools.spec_writers import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
     queued jobs out of the pool (`tasks.routing.rerouting`).
     """
     row = db.execute(
-        text("SELECT id FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}
+        text("SELECT id, name FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}
     ).one_or_none()
     if row is None:
         return False
@@ -82,6 +85,15 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
             WHERE id = :id
         """),
         {"id": row.id, "since": since or now, "now": now},
+    )
+    changes.record(
+        db,
+        ChangeKind.POOL,
+        row.name,
+        object_id=row.id,
+        before={"draining": False},
+        after={"draining": True},
+        by=Author(UNKNOWN, Via.CLUSTER, now),
     )
     return True
 

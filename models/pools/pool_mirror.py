@@ -9,6 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.db.sql import text
+from models.tables import changes
+from rules.changes import Author, ChangeKind, Via, difference
+from rules.pools.spec_writers import UNKNOWN, spec_writer
 
 TEMPLATE_HOLDS = timedelta(minutes=2)
 """Minimum time that a template hash is kept while the generation of the spec is unchanged.
@@ -63,16 +66,20 @@ class PoolFacts:
     max_runner_age: float | None = None
     max_surge: int | None = None
     replicas_writer: str | None = None
+    writers: tuple[str, ...] = ()
+    """Field managers that wrote the spec, the latest first. They are no columns of the row."""
 
 
-_MIRRORED = tuple(field.name for field in fields(PoolFacts) if field.name not in {"uid", "namespace"})
+_MIRRORED = tuple(field.name for field in fields(PoolFacts) if field.name not in {"uid", "namespace", "writers"})
+_NOT_IN_CHANGES = {"generation", "replicas_writer", "draining_since"}
+"""Columns that follow from others, or say nothing about the spec."""
 _CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositories": "text[]"}
 _VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
 
 _INSERT = f"""
     INSERT INTO pools (uid, namespace, created_at, routed_at, template_at, recorded_template, {", ".join(_VALUES)})
     VALUES (:uid, :namespace, :now, :now, :now, :template_hash, {", ".join(_VALUES.values())})
-    ON CONFLICT DO NOTHING
+    ON CONFLICT DO NOTHING RETURNING id
 """
 
 _SAME_SPEC = "(template_hash = :template_hash OR generation = :generation)"
@@ -127,6 +134,9 @@ def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     pool = _with_recorded_template(row, pool, now=now)
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
+    if row.generation != pool.generation or row.deleted_at is not None:
+        before = {**_fields(row), "problem": row.problem, "deleted": row.deleted_at is not None}
+        _record(db, row.id, pool, before=before, after={**_fields(pool), "problem": None, "deleted": False}, now=now)
     return rerouted
 
 
@@ -162,13 +172,15 @@ def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime
         _insert(db, replace(pool, labels=(), replicas=0), now=now)
     elif (row.problem, row.generation) == (problem, pool.generation):
         return
-    db.execute(
+    marked = db.execute(
         text("""
             UPDATE pools SET problem = :problem, generation = :generation
             WHERE uid = :uid AND deleted_at IS NULL AND generation <= :generation
         """),
         {"uid": pool.uid, "problem": problem, "generation": pool.generation},
     )
+    if marked.rowcount and row is not None and row.generation != pool.generation:
+        _record(db, row.id, pool, before={"problem": row.problem}, after={"problem": problem}, now=now)
 
 
 def _row(db: Connection, uid: str) -> Row[Any] | None:
@@ -210,8 +222,28 @@ def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     ).scalars()
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)
-    made = db.execute(text(_INSERT), _values(pool, now))
-    return made.rowcount > 0  # 0 if another worker inserted the row first
+    made = db.execute(text(_INSERT), _values(pool, now)).scalar()
+    if made is None:
+        return False  # another worker inserted the row first
+    _record(db, made, pool, before={"draining": False}, after=_fields(pool), now=now)
+    return True
+
+
+def _fields(pool: Row[Any] | PoolFacts) -> dict[str, Any]:
+    """Return the fields of a pool that the table of changes shows, from its row or as the cluster shows them."""
+    values = {name: getattr(pool, name) for name in _MIRRORED if name not in _NOT_IN_CHANGES}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _record(
+    db: Connection, pool_id: int, pool: PoolFacts, *, before: dict[str, Any], after: dict[str, Any], now: datetime
+) -> None:
+    """Record a change of the spec. The author is the field manager that last wrote the spec."""
+    _, changed = difference(before, after)
+    who = spec_writer(pool.writers, changed=changed)
+    if who is not None:
+        by = Author(who, Via.CLUSTER, now)
+        changes.record(db, ChangeKind.POOL, pool.name, object_id=pool_id, before=before, after=after, by=by)
 
 
 def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
@@ -237,10 +269,24 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
     `rematch` routes these jobs to other pools. It also routes the jobs that the reconcile missed.
     """
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": pool_id})
-    db.execute(
-        text("UPDATE pools SET deleted_at = :now, rerouting_since = :now WHERE id = :id AND deleted_at IS NULL"),
+    ended = db.execute(
+        text("""
+            UPDATE pools SET deleted_at = :now, rerouting_since = :now WHERE id = :id AND deleted_at IS NULL
+            RETURNING name
+        """),
         {"id": pool_id, "now": now},
-    )
+    ).one_or_none()
+    if ended is not None:
+        changes.record(
+            db,
+            ChangeKind.POOL,
+            ended.name,
+            object_id=pool_id,
+            before={"deleted": False},
+            after={"deleted": True},
+            by=Author(UNKNOWN, Via.CLUSTER, now),
+            why="its RunnerPool object is gone; the audit log of the API server names who deleted it",
+        )
 
 
 def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:

@@ -13,7 +13,7 @@ from models.pools import pool_mirror
 from models.pools.pool_mirror import PoolFacts
 from ostler.clock import utcnow
 from tests.database import Database
-from tests.rows import pool_facts
+from tests.rows import pool_facts, run_sql
 
 POOL = pool_facts(replicas=3, generation=7)
 
@@ -129,3 +129,48 @@ def test_smaller_generation_is_not_taken_when_the_row_moved_on(database: Databas
 def pool_id(database: Database) -> int:
     with database.engine.begin() as db:
         return int(db.execute(text("SELECT id FROM pools")).scalar_one())
+
+
+def recorded(database: Database) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return author, old and new values of each change, the oldest first."""
+    return [(row.who, row.old, row.new) for row in run_sql(database.engine, "SELECT * FROM changes ORDER BY id")]
+
+
+def test_new_generation_is_recorded_with_its_writer_and_both_values(database: Database) -> None:
+    first = replace(POOL, writers=("kubectl-create",))
+    look(database, first)
+    ((who, old, new),) = recorded(database)
+    assert (who, old["image"], new["image"], new["labels"]) == ("kubectl-create", None, "image", ["linux"])
+    again = replace(first, generation=8, image="other", replicas=5, writers=("ostler", "gitops", "kubectl-create"))
+    for _ in range(2):
+        look(database, again)
+    assert recorded(database)[1:] == [
+        ("gitops", {"image": "image", "replicas": 3}, {"image": "other", "replicas": 5}),
+    ]
+
+
+def test_replicas_are_recorded_unless_the_autoscaler_wrote_them(database: Database) -> None:
+    look(database, POOL)
+    for generation, writer in ((8, "ostler"), (9, "ostler-cli:alice")):
+        look(database, replace(POOL, generation=generation, replicas=generation, writers=(writer, "gitops")))
+    assert recorded(database)[1:] == [("ostler-cli:alice", {"replicas": 8}, {"replicas": 9})]
+
+
+def test_other_settings_of_ostler_are_no_change_of_a_pool(database: Database) -> None:
+    look(database, POOL)
+    later = utcnow() + timedelta(minutes=5)
+    pool = replace(POOL, template_hash="other settings")
+    transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=later))
+    assert len(recorded(database)) == 1
+
+
+def test_broken_spec_and_end_of_a_pool_are_recorded(database: Database) -> None:
+    look(database, POOL)
+    look(database, replace(POOL, generation=8, writers=("kubectl-edit",)), problem="no image")
+    look(database, replace(POOL, generation=9, draining=True, writers=("kubectl-edit",)))
+    transaction(database.engine, lambda db: pool_mirror.end_pool(db, pool_id(database), now=utcnow()))
+    assert recorded(database)[1:] == [
+        ("kubectl-edit", {"problem": None}, {"problem": "no image"}),
+        ("unknown", {"problem": "no image", "draining": False}, {"problem": None, "draining": True}),
+        ("unknown", {"deleted": False}, {"deleted": True}),
+    ]
