@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from cli import (
     accounts,
+    changes,
     check_deploy,
     claims,
     debug,
@@ -105,6 +106,7 @@ app.command(rich_help_panel=LOOK)(pods.pods)
 app.command(rich_help_panel=LOOK)(pods.pod)
 app.command(rich_help_panel=LOOK)(claims.claims)
 app.command(rich_help_panel=LOOK)(sweeps.repairs)
+app.command(rich_help_panel=LOOK)(changes.changes)
 app.command(rich_help_panel=LOOK)(gates.gates)
 app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.add_typer(pools.app, name="pool", rich_help_panel=CHANGE)
@@ -119,6 +121,7 @@ app.command("verify-deploy", rich_help_panel=INSTALL)(verify_deploy.verify_deplo
 app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
 app.command(rich_help_panel=INSTALL)(grafana.grafana)
 app.add_typer(hook.app, name="hook", rich_help_panel=RUN)
+pools.app.command("history")(changes.history)
 pools.app.command("pause")(pool_changes.pause)
 pools.app.command("resume")(pool_changes.resume)
 pools.app.command("scale")(pool_changes.scale)

@@ -7,15 +7,19 @@ cells come from GitHub and the cluster, so control characters are replaced befor
 
 from __future__ import annotations
 
+import functools
+import inspect
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Annotated, Any
 
 import typer
 from rich.cells import cell_len, chop_cells, set_cell_size
+
+from cli.output import Json
 
 GAP = "  "
 _UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
@@ -66,6 +70,28 @@ def form_of(*, as_json: bool, wide: bool, output: Form | None) -> Form:
     if len(asked) > 1:
         raise typer.BadParameter(f"{' and '.join(sorted(str(each) for each in asked))} cannot be used together")
     return next((each for each in asked if each is not None), Form.TABLE)
+
+
+def listed(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options `--json`, `--wide` and `--output` to the command of a list.
+
+    The command gets the output format that they select as its parameter `form`.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [each for each in signature.parameters.values() if each.name != "form"]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, default, annotation in (("as_json", False, Json), ("wide", False, Wide), ("output", None, Output))
+    ]
+
+    @functools.wraps(command)
+    def run(*, as_json: bool, wide: bool, output: Form | None, **given: Any) -> None:
+        command(form=form_of(as_json=as_json, wide=wide, output=output), **given)
+
+    parameters = [*own, *options]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 def print_names(names: Iterable[Any]) -> None:

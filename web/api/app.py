@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from ostler.settings import Settings
-from web.api import accounts, claims, docs, gates, jobs, pods, pools, problems, sweeps
+from web.api import accounts, changes, claims, docs, gates, jobs, pods, pools, problems, sweeps
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
@@ -24,8 +24,8 @@ from web.api.schema import RESPONSES
 from web.process.publisher import Publisher
 
 _DESCRIPTION = """
-Read jobs, claims, Pods, pools, accounts and repairs. Set the budget, the weight and the access of an account, and pause
-sweeps.
+Read jobs, claims, Pods, pools, accounts, repairs and changes. Set the budget, the weight and the access of an account,
+and pause sweeps.
 
 **Token.** Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` creates a token and
 prints it once. GET needs the scope `read`, and PUT needs the scope `write`. On this page, press *Authorize* first.
@@ -90,6 +90,7 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
     api.include_router(pools.router(database, cursors), responses=missing)
     api.include_router(accounts.router(database, cursors, publisher), responses=missing)
     api.include_router(sweeps.router(database, cursors), responses=missing)
+    api.include_router(changes.router(database, cursors), responses=missing)
     api.include_router(gates.router(database))
     api.include_router(docs.router())
     return Gate(api, database=database)

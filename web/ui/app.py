@@ -79,6 +79,7 @@ class Dashboard:
                 Route("/accounts/{account_id}", pages.sharing(pages.account)),
                 Route("/sweeps", pages.sharing(pages.sweeps)),
                 Route("/repairs", pages.sharing(pages.repairs)),
+                Route("/changes", pages.sharing(pages.changes)),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/static/{name}", _asset),

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from models.browse.accounts import AccountFilter, AccountStory, account_story, list_accounts
 from models.browse.api_tokens import Holder
+from models.browse.changes import ChangeFilter, list_changes
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.page import LARGEST, Page
 from models.browse.pods import PodFilter, list_pods, pod_story
@@ -29,10 +30,12 @@ from models.browse.waits import By, Waits, expected, waits
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
 from ostler.settings import Settings
+from rules.changes import ChangeKind, in_words
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
 from rules.pools.pod_states import PodState
 from rules.waiting.steps import Expected
+from web.api.changes import Changes
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.jobs import Jobs
@@ -253,6 +256,23 @@ class Pages:
             filtered=bool(query.model_dump(exclude={"limit"}, exclude_none=True)),
             repairs=repairs.rows,
             next_page=_next(request, self._cursors.make(listing, repairs.next_id)),
+        )
+
+    async def changes(self, request: Request) -> Response:
+        """Answer with one page of changes, newest first."""
+        _need_fleet(_holder(request))
+        query = _query(request, Changes)
+        listing = query.identity()
+        after = self._cursors.read(listing, query.cursor)
+        wanted = ChangeFilter(**query.filters())
+        changes = await self._database().run(lambda db: list_changes(db, wanted, after=after, limit=query.limit))
+        return page(
+            request,
+            "changes.html",
+            query=query,
+            kinds=list(ChangeKind),
+            changes=[(each, in_words(each.old, each.new)) for each in changes.rows],
+            next_page=_next(request, self._cursors.make(listing, changes.next_id)),
         )
 
 

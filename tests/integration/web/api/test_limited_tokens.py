@@ -15,6 +15,7 @@ from web.api.limited import is_by_account
 
 OURS, THEIRS = 7, 8
 OF_FLEET = {
+    ("GET", "/v1/changes"),
     ("GET", "/v1/gates"),
     ("GET", "/v1/pods"),
     ("GET", "/v1/pools"),

@@ -94,6 +94,7 @@ PATHS = (
     "/ui/accounts/7",
     "/ui/sweeps",
     "/ui/repairs",
+    "/ui/changes",
     "/ui/login",
     "/ui/jobs/1",
     "/ui/nothing",
@@ -457,9 +458,14 @@ def test_hostile_names_are_shown_as_text(dashboard: Dashboard) -> None:
         "INSERT INTO sweeps (name, paused_at, paused_by, paused_why) VALUES ('rematch', now(), :name, :name)",
         name=HOSTILE,
     )
+    dashboard.execute(
+        "INSERT INTO changes (at, kind, name, object_id, who, via, old, new, why) SELECT now(), kind, :name, 1, :name, "
+        "'API', '{}', jsonb_build_object('x', CAST(:name AS text)), :name FROM unnest(ARRAY['pool', 'token']) k (kind)",
+        name=HOSTILE,
+    )
     (pod,) = (row.uid for row in dashboard.execute("SELECT uid FROM runner_pods"))
     paths = ("/ui/", "/ui/jobs", "/ui/jobs/100", f"/ui/pools/{pool_id}", f"/ui/pods/{pod}", "/ui/accounts/7")
-    for path in (*paths, "/ui/sweeps"):
+    for path in (*paths, "/ui/sweeps", "/ui/changes"):
         answer = dashboard.see(path).text
         page = Parsed(answer)
         assert [each.get("src") for tag, each in page.elements if tag in {"script", "img"}] == page.values("src")
@@ -525,7 +531,7 @@ class TestLimitedToken:
             assert f'href="/ui/pools/{pool_id}"' not in seen.text
             assert (hidden.status_code, hidden.text) == (404, absent.text)
 
-    @pytest.mark.parametrize("path", ["/ui/repairs", "/ui/sweeps", "/ui/pools/1", "/ui/pools/987654321"])
+    @pytest.mark.parametrize("path", ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/pools/1", "/ui/pools/987654321"])
     def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str, path: str) -> None:
         answer = dashboard.see(path, cookie=reader)
         assert answer.status_code == 403
@@ -546,6 +552,15 @@ def test_repairs_are_listed_with_their_subjects(dashboard: Dashboard) -> None:
     shown = text_of(dashboard, "/ui/repairs")
     assert "stale_claims release job 100 failed never delivered a note" in shown
     assert "No repair matches these filters." in text_of(dashboard, "/ui/repairs?sweep=missing_pods")
+
+
+def test_changes_are_listed_and_filtered(dashboard: Dashboard) -> None:
+    dashboard.execute(
+        "INSERT INTO changes (at, kind, name, object_id, who, via, old, new) VALUES (now(), 'pool', 'small', 4, "
+        "'kubectl-edit', 'cluster', '{\"paused\": false}', '{\"paused\": true}')"
+    )
+    assert "pool small kubectl-edit cluster paused: no → yes" in text_of(dashboard, "/ui/changes?kind=pool&object=4")
+    assert "No change is recorded with these filters." in text_of(dashboard, "/ui/changes?object=5")
 
 
 def test_page_says_that_postgres_is_away_and_tries_again(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
