@@ -45,17 +45,17 @@ class ApiToken(Base):
     )
 
     id: Mapped[Serial]
-    key_id: Mapped[str] = mapped_column(unique=True, comment="the public part of the token; finds the row")
-    digest: Mapped[bytes] = mapped_column(LargeBinary, comment="SHA-256 of the secret part")
+    key_id: Mapped[str] = mapped_column(unique=True, comment="public part of the token, by which the row is found")
+    digest: Mapped[bytes] = mapped_column(LargeBinary, comment="SHA-256 of the secret part of the token")
     name: Mapped[str]
     scopes: Mapped[list[str]]
     accounts: Mapped[list[int] | None] = mapped_column(
-        ARRAY(BigInteger), comment="GitHub's ids of the accounts it may see; NULL: all"
+        ARRAY(BigInteger), comment="GitHub ids of the accounts that the caller may see; NULL: all accounts"
     )
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
-    last_used_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
+    last_used_at: Mapped[datetime | None] = mapped_column(comment="time of the last use, updated at most once a minute")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,11 @@ class RunnerFailure(Base):
     pod_uid: Mapped[str]
     claimed_at: Mapped[datetime]
     at: Mapped[datetime]
-    exit_code: Mapped[int | None] = mapped_column(comment="of container `runner`")
+    exit_code: Mapped[int | None] = mapped_column(comment="exit code of container `runner`; NULL: unknown")
     why: Mapped[str]
-    cleared_at: Mapped[datetime | None] = mapped_column(comment="when a runner of the pool or the account executed")
+    cleared_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which a later execution cleared the failure; NULL: it still counts for the brake"
+    )
 
 
 @dataclass(frozen=True, slots=True)

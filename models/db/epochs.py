@@ -43,14 +43,22 @@ class EpochRow(Base):
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    database: Mapped[str] = mapped_column(comment="made with the row, put back with a backup")
+    database: Mapped[str] = mapped_column(comment="random id of this database; a backup contains the same id")
     number: Mapped[int] = mapped_column(server_default="0")
-    confirmed_at: Mapped[datetime | None] = mapped_column(comment="when it was last seen as new as the cluster")
+    confirmed_at: Mapped[datetime | None] = mapped_column(
+        comment="time of the last check that found Postgres as new as the cluster"
+    )
     trusted_until: Mapped[datetime | None]
-    trusted_server: Mapped[datetime | None] = mapped_column(comment="when the server that was trusted was started")
-    older_since: Mapped[datetime | None] = mapped_column(comment="when it was noticed that this is an earlier state")
-    why: Mapped[str | None] = mapped_column(comment="of older_since, or why it could not be confirmed")
-    lost_from: Mapped[datetime | None] = mapped_column(comment="what came between these two may be missing here")
+    trusted_server: Mapped[datetime | None] = mapped_column(
+        comment="start time of the Postgres server that passed the last check"
+    )
+    older_since: Mapped[datetime | None] = mapped_column(
+        comment="time at which Postgres was found older than the cluster; NULL: never, or a restore ended this"
+    )
+    why: Mapped[str | None] = mapped_column(comment="reason of `older_since`, or why the last check could not be made")
+    lost_from: Mapped[datetime | None] = mapped_column(
+        comment="events from this time to `lost_until` might be missing; NULL with `lost_until`: no known start"
+    )
     lost_until: Mapped[datetime | None]
 
 

@@ -37,10 +37,12 @@ class PodListRow(Base):
     __table_args__ = ({"prefixes": ["UNLOGGED"]},)
 
     namespace: Mapped[str] = mapped_column(primary_key=True)
-    pool: Mapped[str] = mapped_column(primary_key=True, comment="its name, as in the label of its Pods")
-    taken_at: Mapped[datetime] = mapped_column(comment="when the first page was asked for")
-    whole_at: Mapped[datetime] = mapped_column(comment="when the last page was there")
-    pods: Mapped[bytes] = mapped_column(LargeBinary, comment="deflated JSON: names of fields, and a row per Pod")
+    pool: Mapped[str] = mapped_column(primary_key=True, comment="name of the pool, as in the label of its Pods")
+    taken_at: Mapped[datetime] = mapped_column(comment="time at which the first page was requested")
+    whole_at: Mapped[datetime] = mapped_column(comment="time at which the last page had arrived")
+    pods: Mapped[bytes] = mapped_column(
+        LargeBinary, comment="deflated JSON: the names of the fields, and one row per Pod"
+    )
 
 
 def store(

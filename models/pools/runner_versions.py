@@ -31,8 +31,12 @@ class RunnerVersion(Base):
     version: Mapped[str] = mapped_column(primary_key=True)
     template_hash: Mapped[str]
     seen_at: Mapped[datetime]
-    ends_at: Mapped[datetime | None] = mapped_column(comment="when GitHub begins to refuse it")
-    asked_at: Mapped[datetime | None] = mapped_column(comment="when GitHub was asked for that")
+    ends_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which GitHub begins to refuse the version; NULL: unknown"
+    )
+    asked_at: Mapped[datetime | None] = mapped_column(
+        comment="time of the last answer about `ends_at`; earlier while an answer is missing, to ask again soon"
+    )
 
 
 @dataclass(frozen=True, slots=True)

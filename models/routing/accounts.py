@@ -40,14 +40,16 @@ class Account(Base):
     login: Mapped[str]
     weight: Mapped[float] = mapped_column(server_default="1")
     budget_count: Mapped[int]
-    budget_vcpu: Mapped[int] = mapped_column(comment="millicores")
-    budget_memory: Mapped[int] = mapped_column(comment="MiB")
+    budget_vcpu: Mapped[int] = mapped_column(comment="most vCPU that the account may use at once, in millicores")
+    budget_memory: Mapped[int] = mapped_column(comment="most memory that the account may use at once, in MiB")
     # No code reads the next column. It stays for one release, because workers of the previous release read it.
     priority_rules: Mapped[list[dict[str, Any]]] = mapped_column(JSONB, server_default="[]")
     created_at: Mapped[datetime]
-    access: Mapped[str] = mapped_column(server_default="allowed", comment="whether its jobs are served: allowed, held")
+    access: Mapped[str] = mapped_column(
+        server_default="allowed", comment="whether jobs of the account are served: allowed or held"
+    )
     access_asked_at: Mapped[datetime | None] = mapped_column(
-        comment="when GitHub said that the App is another account's; NULL while held: to be asked"
+        comment="time at which GitHub said that another account owns the App; NULL while held: to be asked"
     )
 
 
@@ -61,9 +63,11 @@ class Installation(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     created_at: Mapped[datetime]
     event_at: Mapped[datetime | None] = mapped_column(
-        comment="GitHub's time of the last `installation` event that said that it works; NULL: known by jobs alone"
+        comment="time of the last `installation` event that showed it works; NULL: known by webhooks of jobs only"
     )
-    left_at: Mapped[datetime | None] = mapped_column(comment="GitHub does not know it (404 on its token, or `deleted`)")
+    left_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which GitHub no longer knew it (404 for its token, or event `deleted`); NULL: it is known"
+    )
 
 
 @dataclass(frozen=True, slots=True)

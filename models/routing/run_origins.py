@@ -38,8 +38,8 @@ class RunOrigin(Base):
     __table_args__ = (CheckConstraint("origin IN ('here', 'fork')", name="origin_known"),)
 
     run_id: Mapped[GitHubId]
-    origin: Mapped[str | None] = mapped_column(comment="here or fork; NULL: not known yet")
-    failures: Mapped[int] = mapped_column(server_default="0", comment="questions in a row without an answer")
+    origin: Mapped[str | None] = mapped_column(comment="origin of the run: here or fork; NULL: unknown")
+    failures: Mapped[int] = mapped_column(server_default="0", comment="failed questions in a row")
     leased_until: Mapped[datetime | None]
     ask_after: Mapped[datetime | None]
     changed_at: Mapped[datetime]

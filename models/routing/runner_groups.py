@@ -51,7 +51,11 @@ class RunnerGroupList(Base):
     __tablename__ = "runner_group_lists"
 
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    repository_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False, comment="0: all groups")
+    repository_id: Mapped[int] = mapped_column(
+        primary_key=True,
+        autoincrement=False,
+        comment="repository whose groups are listed; 0: all groups of the installation",
+    )
     groups: Mapped[list[dict[str, Any]]] = mapped_column(JSONB)
     read_at: Mapped[datetime]
 

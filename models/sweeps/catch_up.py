@@ -44,18 +44,24 @@ class CatchUpRepository(Base):
     __tablename__ = "catch_up_repositories"
 
     repository: Mapped[str] = mapped_column(primary_key=True, comment="owner/name")
-    due_at: Mapped[datetime] = mapped_column(comment="the last tick that was to look at it")
-    tried_at: Mapped[datetime | None] = mapped_column(comment="the last tick that came to it")
-    checked_at: Mapped[datetime | None] = mapped_column(comment="when the last check that came to its end began")
-    began_at: Mapped[datetime | None] = mapped_column(comment="when the look under way began")
-    next_run: Mapped[int | None] = mapped_column(comment="of the look under way: older runs were seen")
+    due_at: Mapped[datetime] = mapped_column(comment="time of the last tick that had to check the repository")
+    tried_at: Mapped[datetime | None] = mapped_column(comment="time at which the last check began or stopped")
+    checked_at: Mapped[datetime | None] = mapped_column(comment="start of the last complete check")
+    began_at: Mapped[datetime | None] = mapped_column(
+        comment="start of the check in progress; NULL: no check is in progress"
+    )
+    next_run: Mapped[int | None] = mapped_column(
+        comment="run with which the next tick continues the check; NULL: with the first run"
+    )
     failures: Mapped[int] = mapped_column(server_default="0")
     not_before: Mapped[datetime | None]
     lists: Mapped[dict[str, Any]] = mapped_column(
-        JSONB, server_default="{}", comment="runs by status as last listed, with the etag"
+        JSONB,
+        server_default="{}",
+        comment="last list of runs by status, with its etag; the next page of an unfinished job list",
     )
     settled: Mapped[dict[str, str]] = mapped_column(
-        JSONB, server_default="{}", comment="etag of the jobs of each run that needed nothing"
+        JSONB, server_default="{}", comment="etag of the job list of each run in which no job needed a repair"
     )
 
 
@@ -65,9 +71,9 @@ class CatchUpAllowance(Base):
     __tablename__ = "catch_up_quotas"
 
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    calls: Mapped[float] = mapped_column(Double, comment="that may still be made, as of `at`")
+    calls: Mapped[float] = mapped_column(Double, comment="calls that the sweep may still make, as of `at`")
     at: Mapped[datetime]
-    quota: Mapped[int] = mapped_column(comment="what GitHub allows it an hour")
+    quota: Mapped[int] = mapped_column(comment="calls per hour that GitHub allows the installation")
 
 
 @dataclass(slots=True)

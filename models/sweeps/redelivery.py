@@ -47,7 +47,9 @@ class RedeliveryProgress(Base):
     checkpoint: Mapped[datetime]
     scan_began: Mapped[datetime | None]
     scan_cursor: Mapped[str | None]
-    not_before: Mapped[datetime | None] = mapped_column(comment="GitHub asked to wait until then")
+    not_before: Mapped[datetime | None] = mapped_column(
+        comment="time before which the sweep does not ask GitHub, as GitHub requested; NULL: no limit"
+    )
 
 
 class Redelivery(Base):
@@ -64,9 +66,11 @@ class Redelivery(Base):
     first_failed_at: Mapped[datetime]
     asks: Mapped[int] = mapped_column(server_default="0")
     due_at: Mapped[datetime]
-    installation_id: Mapped[int | None] = mapped_column(comment="installations take turns; NULL: none, or not known")
+    installation_id: Mapped[int | None] = mapped_column(
+        comment="installation of the webhook, so that installations take turns; NULL: none, or unknown"
+    )
     malformed: Mapped[bool] = mapped_column(
-        server_default="false", comment="web refused its payload: sent again it would be refused again"
+        server_default="false", comment="whether web refused the payload; the next request then waits 12 hours"
     )
 
 

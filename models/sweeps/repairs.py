@@ -64,12 +64,14 @@ class Repair(Base):
     claim_id: Mapped[int | None]
     job_id: Mapped[int | None]
     runner_name: Mapped[str | None]
-    subject: Mapped[str | None] = mapped_column(comment="what is none of these: a webhook's GUID, a ServiceAccount")
+    subject: Mapped[str | None] = mapped_column(
+        comment="subject that is no Pod, claim, job or runner, for example the GUID of a webhook"
+    )
     before: Mapped[str | None]
     after: Mapped[str | None]
     expects: Mapped[str]
     outcome: Mapped[str]
-    verify_by: Mapped[datetime] = mapped_column(comment="failed when it was not verified by then")
+    verify_by: Mapped[datetime] = mapped_column(comment="time after which an unverified repair counts as failed")
     verified_at: Mapped[datetime | None]
     note: Mapped[str | None]
 

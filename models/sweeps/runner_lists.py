@@ -33,13 +33,19 @@ class RunnerListRow(Base):
 
     installation_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     scope: Mapped[str] = mapped_column(primary_key=True)
-    taken_at: Mapped[datetime | None] = mapped_column(comment="when its first page was asked for")
-    used_for: Mapped[float] = mapped_column(Double, server_default="0", comment="seconds since taken_at")
-    runners: Mapped[bytes | None] = mapped_column(LargeBinary, comment="deflated JSON: [id, name, online, busy]")
-    versions: Mapped[bytes | None] = mapped_column(
-        LargeBinary, comment="deflated JSON: the ids of the runners that have connected, by version"
+    taken_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which the first page was requested; NULL: no list is stored"
     )
-    reader: Mapped[str | None] = mapped_column(comment="who takes the next list")
+    used_for: Mapped[float] = mapped_column(
+        Double, server_default="0", comment="seconds after `taken_at` during which the list may be used"
+    )
+    runners: Mapped[bytes | None] = mapped_column(
+        LargeBinary, comment="deflated JSON: [id, name, online, busy] of each runner"
+    )
+    versions: Mapped[bytes | None] = mapped_column(
+        LargeBinary, comment="deflated JSON: for each version, the ids of the runners that have connected"
+    )
+    reader: Mapped[str | None] = mapped_column(comment="process that has reserved the next list; NULL: none")
     reading_until: Mapped[datetime | None]
 
 

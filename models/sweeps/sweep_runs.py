@@ -38,15 +38,22 @@ class Sweep(Base):
     )
 
     name: Mapped[str] = mapped_column(primary_key=True)
-    lease_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each taking; fences what came before")
+    lease_no: Mapped[int] = mapped_column(
+        server_default="0",
+        comment="increased by each tick that takes the lease; writes with an older number are refused",
+    )
     lease_holder: Mapped[str | None]
     leased_until: Mapped[datetime | None]
-    rerun_requested: Mapped[bool] = mapped_column(server_default="false", comment="asked for while it ran")
+    rerun_requested: Mapped[bool] = mapped_column(
+        server_default="false", comment="whether another tick was requested while the last one ran"
+    )
     paused_at: Mapped[datetime | None]
     paused_by: Mapped[str | None]
     paused_why: Mapped[str | None]
-    began_at: Mapped[datetime | None] = mapped_column(comment="its last tick, dry ones apart")
-    succeeded_at: Mapped[datetime | None] = mapped_column(comment="end of the last tick that counts as having run")
+    began_at: Mapped[datetime | None] = mapped_column(comment="start of the last tick that was no dry run")
+    succeeded_at: Mapped[datetime | None] = mapped_column(
+        comment="end of the last tick with outcome done or unfinished"
+    )
     outcome: Mapped[str | None]
     why: Mapped[str | None]
 
@@ -70,7 +77,9 @@ class SweepRun(Base):
     sweep: Mapped[str]
     lease_no: Mapped[int]
     who: Mapped[str]
-    asked: Mapped[str | None] = mapped_column(comment="names the request of an operator who waits for it")
+    asked: Mapped[str | None] = mapped_column(
+        comment="id of the request of an operator who waits for this tick; NULL: none"
+    )
     dry: Mapped[bool]
     began_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

@@ -62,7 +62,9 @@ class Claim(Base):
 
     id: Mapped[Serial]
     purpose: Mapped[str]
-    job_id: Mapped[int | None] = mapped_column(ForeignKey("jobs.id"), comment="NULL for a spare and a retirement")
+    job_id: Mapped[int | None] = mapped_column(
+        ForeignKey("jobs.id"), comment="job of the claim; NULL: spare, registration or retirement"
+    )
     runner_pod_id: Mapped[int] = mapped_column(ForeignKey("runner_pods.id"))
     pod_uid: Mapped[str]
     pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
@@ -70,22 +72,32 @@ class Claim(Base):
     installation_id: Mapped[int | None]
     scope: Mapped[str | None]
     repository_id: Mapped[int | None] = mapped_column(
-        comment="GitHub's, of the repository that the scope is; NULL: of an organisation, or not known"
+        comment="GitHub id of the repository scope; NULL: organisation scope, or unknown"
     )
-    vcpu: Mapped[int] = mapped_column(comment="millicores, as of the insert")
-    memory: Mapped[int] = mapped_column(comment="MiB, as of the insert")
+    vcpu: Mapped[int] = mapped_column(comment="millicores of the Pod when the claim was inserted")
+    memory: Mapped[int] = mapped_column(comment="MiB of the Pod when the claim was inserted")
     state: Mapped[str]
     stamp: Mapped[str] = mapped_column(server_default="none")
-    stamp_no: Mapped[int] = mapped_column(server_default="0", comment="raised by each write of the annotation")
+    stamp_no: Mapped[int] = mapped_column(
+        server_default="0",
+        comment="second part of the annotation of the Pod; increased before each write of the annotation",
+    )
     chain_no: Mapped[int] = mapped_column(
-        server_default="1", comment="raised by resume; a late older chain does nothing"
+        server_default="1", comment="number of the current chain of steps; steps of an older chain change nothing"
     )
     leased_until: Mapped[datetime | None]
-    due_at: Mapped[datetime | None] = mapped_column(comment="when resume takes it; NULL while nothing is due")
-    stamp_after: Mapped[datetime | None] = mapped_column(comment="no stamp is put on before; NULL: any time")
-    runner_name: Mapped[str | None] = mapped_column(comment="named by the commit of its mint")
+    due_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which sweep `resume` repeats the next step; NULL: no step is due"
+    )
+    stamp_after: Mapped[datetime | None] = mapped_column(comment="earliest time of the next stamp; NULL: no limit")
+    runner_name: Mapped[str | None] = mapped_column(
+        comment="name of the registered runner, written when its mint is committed"
+    )
     runner_id: Mapped[int | None]
-    jit: Mapped[bytes | None] = mapped_column(LargeBinary, comment="encrypted; erased when it executes or ends")
+    jit: Mapped[bytes | None] = mapped_column(
+        LargeBinary,
+        comment="encrypted JIT or registration token; erased at the execution or end, or when GitHub shows the runner",
+    )
     release_reason: Mapped[str | None]
     last_error: Mapped[str | None]
     created_at: Mapped[datetime]
@@ -94,17 +106,21 @@ class Claim(Base):
     delivered_at: Mapped[datetime | None]
     spare_since: Mapped[datetime | None]
     runner_absent_at: Mapped[datetime | None] = mapped_column(
-        comment="first of two checks that did not find its runner"
+        comment="time of the first check that did not find the runner; NULL: found later, or not checked"
     )
     runner_idle_at: Mapped[datetime | None] = mapped_column(
-        comment="first of two checks, after its job, that found its runner absent or idle"
+        comment="time of the first check after the job that found the runner absent or idle; NULL: none did"
     )
-    runner_seen: Mapped[str | None] = mapped_column(comment="of a persistent runner")
+    runner_seen: Mapped[str | None] = mapped_column(
+        comment="state of the persistent runner in the last list of GitHub: online, busy or offline"
+    )
     runner_seen_at: Mapped[datetime | None]
     online_at: Mapped[datetime | None]
-    force_deleted_at: Mapped[datetime | None] = mapped_column(comment="its Pod may be deleted without its kubelet")
+    force_deleted_at: Mapped[datetime | None] = mapped_column(
+        comment="time since which the Pod may be deleted without its kubelet; NULL: it must not be"
+    )
     stalled_at: Mapped[datetime | None] = mapped_column(
-        comment="only a repair moves it on since then; none once it did"
+        comment="time since which only a repair can continue the claim; NULL after the repair"
     )
     stalled_cause: Mapped[str | None]
     stalled_found_by: Mapped[str | None]

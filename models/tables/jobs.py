@@ -57,9 +57,15 @@ class Job(Base):
     account_id: Mapped[int] = mapped_column(ForeignKey("accounts.id"))
     installation_id: Mapped[int | None]
     repository: Mapped[str] = mapped_column(comment="owner/name")
-    repository_id: Mapped[int | None] = mapped_column(comment="GitHub's; NULL: queued before it was kept")
-    public: Mapped[bool | None] = mapped_column(comment="its repository is; NULL: queued before it was kept")
-    scope: Mapped[str] = mapped_column(comment="where its runner is registered: orgs/LOGIN or repos/OWNER/NAME")
+    repository_id: Mapped[int | None] = mapped_column(
+        comment="GitHub id of the repository; NULL: queued before Ostler stored it"
+    )
+    public: Mapped[bool | None] = mapped_column(
+        comment="whether the repository is public; NULL: queued before Ostler stored it"
+    )
+    scope: Mapped[str] = mapped_column(
+        comment="scope in which the runner is registered: orgs/LOGIN or repos/OWNER/NAME"
+    )
     run_id: Mapped[int]
     run_attempt: Mapped[int]
     name: Mapped[str]
@@ -72,11 +78,17 @@ class Job(Base):
     hold_reason: Mapped[str | None]
     hold_detail: Mapped[str | None]
     not_before: Mapped[datetime | None]
-    ask_after: Mapped[datetime | None] = mapped_column(comment="`unresolved_jobs` asks GitHub no earlier")
-    failures: Mapped[int] = mapped_column(server_default="0", comment="mints in a row that GitHub refused")
+    ask_after: Mapped[datetime | None] = mapped_column(
+        comment="time before which sweep `unresolved_jobs` does not ask GitHub about the job; NULL: no limit"
+    )
+    failures: Mapped[int] = mapped_column(
+        server_default="0", comment="number of holds after a refused mint or after failed runners; never reset"
+    )
     # 0 for each job. The order of jobs keeps the column for one release, so that it is the same in old and new workers.
     priority: Mapped[int] = mapped_column(server_default="0")
-    queued_at: Mapped[datetime] = mapped_column(comment="its age; a release keeps it")
+    queued_at: Mapped[datetime] = mapped_column(
+        comment="time at which the job was queued; a release does not change it"
+    )
     started_at: Mapped[datetime | None]
     completed_at: Mapped[datetime | None]
     changed_at: Mapped[datetime]

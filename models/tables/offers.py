@@ -53,7 +53,7 @@ class Offer(Base):
     pod_uid: Mapped[str] = mapped_column(primary_key=True)
     pool_id: Mapped[int] = mapped_column(ForeignKey("pools.id"))
     web_id: Mapped[str]
-    poll_id: Mapped[str] = mapped_column(comment="of the newest poll; only its holder may deliver")
+    poll_id: Mapped[str] = mapped_column(comment="id of the newest poll of the Pod; only this poll can receive the JIT")
     until: Mapped[datetime]
 
 

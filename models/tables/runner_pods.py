@@ -54,48 +54,58 @@ class RunnerPod(Base):
     namespace: Mapped[str]
     name: Mapped[str]
     uid: Mapped[str | None] = mapped_column(unique=True)
-    attempt_id: Mapped[str] = mapped_column(comment="written on the Pod, so that a repeated create knows its own")
+    attempt_id: Mapped[str] = mapped_column(
+        comment="id in an annotation of the Pod, by which a repeated creation recognises its own Pod"
+    )
     template_hash: Mapped[str]
     stamp_value: Mapped[str] = mapped_column(
-        server_default="0.0", comment="last known value of the claim annotation, a compare-and-swap register"
+        server_default="0.0", comment="last known value of the claim annotation, which each write compares and replaces"
     )
     created_at: Mapped[datetime]
     first_polled_at: Mapped[datetime | None]
-    polled_at: Mapped[datetime | None] = mapped_column(comment="refreshed at most once a minute")
+    polled_at: Mapped[datetime | None] = mapped_column(comment="time of the last poll, updated at most once a minute")
     gated_at: Mapped[datetime | None] = mapped_column(
-        comment="when it was last seen with a scheduling gate, refreshed at most twice a minute"
+        comment="time at which the Pod last had a scheduling gate, updated at most twice a minute; NULL: never"
     )
     terminal_at: Mapped[datetime | None] = mapped_column(
-        comment="when it was first seen over: poller and runner have terminated"
+        comment="time at which the Pod was first seen over: poller and runner have terminated"
     )
     poller_exit_code: Mapped[int | None]
-    poller_ended_at: Mapped[datetime | None] = mapped_column(comment="when its poller was first seen to have ended")
+    poller_ended_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which the container `poller` was first seen terminated"
+    )
     runner_exit_code: Mapped[int | None]
     exit_reason: Mapped[str | None]
     deletion_at: Mapped[datetime | None] = mapped_column(
-        comment="when its deletion was asked for, as the watch saw it; only shown"
+        comment="time of the deletion request, as the watch saw it; explains the end, decides no deletion"
     )
     deleted_first: Mapped[bool | None] = mapped_column(
-        comment="whether the watch saw its deletion before the end of poller and runner; only shown; NULL: unknown"
+        comment="whether the deletion request came before the end of poller and runner; NULL: unknown"
     )
     deletion_sent_at: Mapped[datetime | None] = mapped_column(
-        comment="when Ostler first asked for its deletion, unless another client had asked before; only shown"
+        comment="time of the first deletion request by Ostler; NULL: none, or another client was first"
     )
     events_read_at: Mapped[datetime | None] = mapped_column(
-        comment="when Kubernetes was asked for Events about its end"
+        comment="time at which the Events about the end of the Pod were requested"
     )
     event_reason: Mapped[str | None] = mapped_column(
-        comment="of the Event that says best who ended it; only shown, as the next two"
+        comment="reason of the Event that best explains the end of the Pod"
     )
-    event_by: Mapped[str | None] = mapped_column(comment="the component that wrote the Event")
-    event_message: Mapped[str | None] = mapped_column(comment="its message: one line, 200 characters at most")
-    gone_at: Mapped[datetime | None] = mapped_column(comment="a GET or a delete proved that the UID is gone")
-    node_gone_at: Mapped[datetime | None] = mapped_column(comment="its node was found gone; NULL again when it is back")
+    event_by: Mapped[str | None] = mapped_column(comment="component that wrote the Event of `event_reason`")
+    event_message: Mapped[str | None] = mapped_column(
+        comment="message of the Event of `event_reason`: one line, at most 200 characters"
+    )
+    gone_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which the Pod was found gone, or given up because it never appeared; NULL: neither"
+    )
+    node_gone_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which the node of the Pod was found gone; NULL: it was not, or is back"
+    )
     charged_account_id: Mapped[int | None] = mapped_column(
-        comment="whose JIT it was given: it counts in the budget of this account until it ends or its node is gone"
+        comment="account of the delivered JIT, charged until the Pod is over or gone or its node is gone"
     )
-    charged_vcpu: Mapped[int | None] = mapped_column(comment="millicores, those of the delivered claim")
-    charged_memory: Mapped[int | None] = mapped_column(comment="MiB, those of the delivered claim")
+    charged_vcpu: Mapped[int | None] = mapped_column(comment="millicores of the delivered claim")
+    charged_memory: Mapped[int | None] = mapped_column(comment="MiB of the delivered claim")
 
 
 def delete(db: Connection, ids: Sequence[int]) -> int:

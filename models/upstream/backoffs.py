@@ -94,13 +94,15 @@ class Backoff(Base):
     kind: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(
         primary_key=True,
-        comment="an id, a repository's full name, installation/group, or of a limit installation/quota",
+        comment="installation id, account id, repository name, or installation/group; of a limit: installation/quota",
     )
     not_before: Mapped[datetime]
     failures: Mapped[int]
     reason: Mapped[str]
     changed_at: Mapped[datetime]
-    probed_at: Mapped[datetime | None] = mapped_column(comment="when a job was last let past it")
+    probed_at: Mapped[datetime | None] = mapped_column(
+        comment="time of the last probe or of the last failure, whichever is later"
+    )
     probe_job_id: Mapped[int | None]
 
 

@@ -47,11 +47,13 @@ class GateRow(Base):
     __tablename__ = "gates"
 
     upstream: Mapped[str] = mapped_column(primary_key=True)
-    closed_at: Mapped[datetime | None] = mapped_column(comment="NULL: it is open")
-    opened_at: Mapped[datetime | None] = mapped_column(comment="when it last opened")
-    why: Mapped[str | None] = mapped_column(comment="of its last closing")
+    closed_at: Mapped[datetime | None] = mapped_column(comment="time at which the gate closed; NULL: the gate is open")
+    opened_at: Mapped[datetime | None] = mapped_column(comment="time at which the gate opened last")
+    why: Mapped[str | None] = mapped_column(comment="reason of the last closing")
     healthy_checks: Mapped[int] = mapped_column(server_default="0")
-    needs: Mapped[int] = mapped_column(server_default="0", comment="good checks that open it, drawn when it closed")
+    needs: Mapped[int] = mapped_column(
+        server_default="0", comment="healthy evaluations in a row that open the gate, chosen when it closed"
+    )
     checked_at: Mapped[datetime | None]
     calls: Mapped[int] = mapped_column(server_default="0")
     errors: Mapped[int] = mapped_column(server_default="0")
