@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters container_hooks rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-cluster test-slow test-ui test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl node images compose-check setup
+.PHONY: help demo chaos bench test test-cluster test-slow test-ui test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl prometheus node images compose-check setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ helm: $(STAMP) ## build Helm for the tests of the chart (about two minutes, once
 
 kubectl: $(STAMP) ## build kubectl for tests and the demo (about a minute after the control plane, once)
 	@$(BIN)/ostler-lab kubectl
+
+prometheus: $(STAMP) ## build Prometheus and promtool for the tests of alerts and dashboards (about three minutes, once)
+	@$(BIN)/ostler-lab prometheus
 
 node: $(STAMP) ## build kubelet, scheduler, containerd, runc and the images of a real node (about ten minutes, once)
 	@$(BIN)/ostler-lab node

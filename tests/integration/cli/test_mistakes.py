@@ -400,6 +400,12 @@ def test_doctor_without_settings_blames_the_variable_of_each_line(bare: dict[str
     assert SILLY.search(done.stdout) is None
 
 
+def test_alerts_refuses_an_address_of_runbooks_that_is_none(bare: dict[str, str]) -> None:
+    done = run_command(bare, "alerts", "--runbooks", "docs")
+    assert done.returncode == 2
+    assert "found 'docs'; expected an address such as https://" in re.sub(r"[\s│]+", " ", done.stderr)
+
+
 def test_command_with_a_moved_clock_warns(bare: dict[str, str]) -> None:
     done = run_command(bare | {"OSTLER_CLOCK_OFFSET": "-60"}, "generate-key")
     assert done.returncode == 0
