@@ -1,17 +1,32 @@
-"""`ostler grafana`: prints a Grafana dashboard of the fleet, made from one list of panels."""
+"""`ostler grafana`: prints a Grafana dashboard of the fleet or of tenants, both made from one list of panels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
 
 from cli.output import print_json
 
-UID = "ostler-fleet"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _POOL = 'pool=~"$pool"'
+_ACCOUNT = 'account=~"$account"'
 _WIDTH, _HEIGHT, _ACROSS = 8, 8, 3
+
+
+class Board(StrEnum):
+    """A dashboard: of the whole fleet for its operators, or of accounts and pools for the people who run jobs."""
+
+    FLEET = "fleet"
+    TENANT = "tenant"
+
+
+_FLEET = frozenset({Board.FLEET})
+_TENANT = frozenset({Board.TENANT})
+_BOTH = _FLEET | _TENANT
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +38,40 @@ class Panel:
     unit: str
     queries: Mapping[str, str]
     stacked: bool = False
+    boards: frozenset[Board] = _FLEET
+
+
+def _quantiles(metric: str, *shares: float) -> dict[str, str]:
+    """Return the queries for quantiles of a histogram with the label `pool`, by legend."""
+    rate = f"sum by (le) (rate({metric}_bucket{{{_POOL}}}[5m]))"
+    return {f"p{share * 100:.0f}": f"histogram_quantile({share}, {rate})" for share in shares}
 
 
 ROWS: Mapping[str, Sequence[Panel]] = {
+    "Accounts": (
+        Panel(
+            "Jobs of the account",
+            "Jobs that are queued, held and running. OSTLER_METRICS_ACCOUNTS sets how many accounts are shown.",
+            "short",
+            {"{{account}} {{state}}": f"max by (account, state) (ostler_account_jobs{{{_ACCOUNT}}})"},
+            stacked=True,
+            boards=_TENANT,
+        ),
+        Panel(
+            "Oldest queued job",
+            "Age of the oldest job of the account that is not held.",
+            "s",
+            {"{{account}}": f"max by (account) (ostler_account_oldest_queued_job_seconds{{{_ACCOUNT}}})"},
+            boards=_TENANT,
+        ),
+        Panel(
+            "Pods and budget",
+            "Pods that the account uses, and its budget. At the budget, further jobs wait.",
+            "short",
+            {"{{account}} {{is}}": f"max by (account, is) (ostler_account_pods{{{_ACCOUNT}}})"},
+            boards=_TENANT,
+        ),
+    ),
     "Jobs": (
         Panel(
             "Oldest dispatchable job",
@@ -33,6 +79,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "the time that a Pod needs to start.",
             "s",
             {"{{pool}}": f"max by (pool) (ostler_pool_oldest_dispatchable_job_seconds{{{_POOL}}})"},
+            boards=_BOTH,
         ),
         Panel(
             "Queue",
@@ -40,37 +87,34 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "short",
             {"{{pool}}": f'max by (pool) (ostler_pool_jobs{{{_POOL},state="queued"}})'},
             stacked=True,
+            boards=_BOTH,
         ),
         Panel(
             "Held jobs",
             "Jobs that wait for something else than a Pod, by reason. `ostler job ID` explains each.",
             "short",
-            {"{{hold_reason}}": 'max by (hold_reason) (ostler_jobs{state="queued",hold_reason!~"none|no_pool"}) > 0'},
+            {"{{hold_reason}}": 'max by (hold_reason) (ostler_jobs{state="queued",hold_reason!~"none|no_pool"})'},
             stacked=True,
         ),
         Panel(
             "Wait of jobs",
             "Time from the creation of a job at GitHub to its JIT, or to its start on a persistent runner.",
             "s",
-            {
-                name: f"histogram_quantile({share}, sum by (le) (rate(ostler_job_wait_seconds_bucket[5m])))"
-                for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-            },
+            _quantiles("ostler_job_wait_seconds", 0.5, 0.95, 0.99),
+            boards=_BOTH,
         ),
         Panel(
             "Start of runners",
             "Time from the delivery of a JIT until GitHub reports that the runner executes a job.",
             "s",
-            {
-                name: f"histogram_quantile({share}, sum by (le) (rate(ostler_runner_start_seconds_bucket[5m])))"
-                for name, share in (("p50", 0.5), ("p95", 0.95))
-            },
+            _quantiles("ostler_runner_start_seconds", 0.5, 0.95),
+            boards=_BOTH,
         ),
         Panel(
             "Claims",
             "Live claims by state. A state that grows shows which step is slow.",
             "short",
-            {"{{purpose}} {{state}}": "max by (purpose, state) (ostler_claims) > 0"},
+            {"{{purpose}} {{state}}": "max by (purpose, state) (ostler_claims)"},
             stacked=True,
         ),
     ),
@@ -87,17 +131,32 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "Pods of each pool that wait for a job.",
             "short",
             {"{{pool}}": f'max by (pool) (ostler_pool_pods{{{_POOL},state="warm"}})'},
+            boards=_BOTH,
         ),
         Panel(
-            "Created, retired, lost, failed",
-            "Pods that Ostler created and retired, Pods that ended before their job, and Pods that did not start.",
+            "Created and retired",
+            "Pods per minute that Ostler created and retired, by reason.",
             "short",
             {
                 "created": "sum(rate(ostler_pods_created_total[5m])) * 60",
-                "retired, {{why}}": "sum by (why) (rate(ostler_pods_retired_total[5m])) * 60 > 0",
-                "lost, {{how}}": "sum by (how) (rate(ostler_pods_lost_total[5m])) * 60 > 0",
-                "failed, {{cause}}": "sum by (cause) (rate(ostler_failed_starts_total[5m])) * 60 > 0",
+                "retired, {{why}}": "sum by (why) (rate(ostler_pods_retired_total[5m])) * 60",
             },
+        ),
+        Panel(
+            "Lost and failed",
+            "Pods per hour that ended before their job, and Pods that did not start, by cause.",
+            "short",
+            {
+                "lost, {{how}}": f"sum by (how) (increase(ostler_pods_lost_total{{{_POOL}}}[1h]))",
+                "failed, {{cause}}": f"sum by (cause) (increase(ostler_failed_starts_total{{{_POOL}}}[1h]))",
+            },
+            boards=_BOTH,
+        ),
+        Panel(
+            "Remaps",
+            "Jobs per minute that GitHub ran on a runner that was made for another job.",
+            "short",
+            {"{{pool}}": f"sum by (pool) (rate(ostler_remaps_total{{{_POOL}}}[5m])) * 60"},
         ),
     ),
     "Upstreams": (
@@ -105,7 +164,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "Requests to GitHub",
             "Requests per minute by endpoint and status.",
             "short",
-            {"{{endpoint}} {{status}}": "sum by (endpoint, status) (rate(ostler_github_requests_total[5m])) * 60 > 0"},
+            {"{{endpoint}} {{status}}": "sum by (endpoint, status) (rate(ostler_github_requests_total[5m])) * 60"},
             stacked=True,
         ),
         Panel(
@@ -114,14 +173,14 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "short",
             {
                 "gate of {{upstream}}": "min by (upstream) (ostler_gate_open)",
-                "backoffs, {{kind}}": "max by (kind) (ostler_backoffs) > 0",
+                "backoffs, {{kind}}": "max by (kind) (ostler_backoffs)",
             },
         ),
         Panel(
             "Webhooks",
             "Webhooks per minute by outcome. Webhooks that are not stored come again by redelivery.",
             "short",
-            {"{{outcome}}": "sum by (outcome) (rate(ostler_webhooks_total[5m])) * 60 > 0"},
+            {"{{outcome}}": "sum by (outcome) (rate(ostler_webhooks_total[5m])) * 60"},
             stacked=True,
         ),
     ),
@@ -130,7 +189,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
             "Repairs",
             "Repairs per hour by sweep and outcome. `ostler repairs` lists them.",
             "short",
-            {"{{sweep}} {{outcome}}": "sum by (sweep, outcome) (increase(ostler_repairs_total[1h])) > 0"},
+            {"{{sweep}} {{outcome}}": "sum by (sweep, outcome) (increase(ostler_repairs_total[1h]))"},
         ),
         Panel(
             "Stalled work",
@@ -148,11 +207,20 @@ ROWS: Mapping[str, Sequence[Panel]] = {
 }
 
 
-def dashboard() -> dict[str, Any]:
-    """Return the JSON of the dashboard, which Grafana imports."""
+def panels_of(board: Board) -> dict[str, Sequence[Panel]]:
+    """Return the panels of a dashboard, by the title of their row."""
+    chosen = {row: [panel for panel in panels if board in panel.boards] for row, panels in ROWS.items()}
+    return {row: panels for row, panels in chosen.items() if panels}
+
+
+def dashboard(board: Board = Board.FLEET) -> dict[str, Any]:
+    """Return the JSON of a dashboard, which Grafana imports."""
+    variables = [_variable("pool", "Pool", "label_values(ostler_pool_jobs, pool)")]
+    if board is Board.TENANT:
+        variables.insert(0, _variable("account", "Account", "label_values(ostler_account_jobs, account)"))
     return {
-        "uid": UID,
-        "title": "Ostler: fleet",
+        "uid": f"ostler-{board}",
+        "title": f"Ostler: {board}",
         "tags": ["ostler"],
         "timezone": "browser",
         "schemaVersion": 39,
@@ -161,27 +229,31 @@ def dashboard() -> dict[str, Any]:
         "templating": {
             "list": [
                 {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
-                {
-                    "name": "pool",
-                    "label": "Pool",
-                    "type": "query",
-                    "datasource": DATASOURCE,
-                    "query": {"query": "label_values(ostler_pool_jobs, pool)", "refId": "pools"},
-                    "refresh": 2,
-                    "includeAll": True,
-                    "multi": True,
-                    "allValue": ".*",
-                    "current": {"text": "All", "value": "$__all"},
-                },
+                *variables,
             ]
         },
-        "panels": list(_panels()),
+        "panels": list(_panels(panels_of(board))),
     }
 
 
-def _panels() -> Iterator[dict[str, Any]]:
+def _variable(name: str, label: str, query: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": f"{name}s"},
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panels(rows: Mapping[str, Sequence[Panel]]) -> Iterator[dict[str, Any]]:
     number = top = 0
-    for row, panels in ROWS.items():
+    for row, panels in rows.items():
         number += 1
         yield {
             "id": number,
@@ -223,6 +295,10 @@ def _graph(panel: Panel, *, number: int, place: Mapping[str, int]) -> dict[str, 
     }
 
 
-def grafana() -> None:
-    """Print a Grafana dashboard of the fleet as JSON: import it, or store it where Grafana's provisioning finds it."""
-    print_json(dashboard())
+def grafana(
+    board: Annotated[Board, typer.Argument(help="whose view: of the whole fleet, or of accounts and their pools")] = (
+        Board.FLEET
+    ),
+) -> None:
+    """Print a Grafana dashboard as JSON: import it, or store it where Grafana's provisioning finds it."""
+    print_json(dashboard(board))
