@@ -40,6 +40,7 @@ from web.runners.listener import Listener
 from web.runners.offering import Offering
 from web.runners.polls import Polls
 from web.ui.app import mount_ui
+from web.ui.streams import Streams
 
 log = structlog.get_logger(__name__)
 _misdirected = RefusedLog(log, "web.path_requested_on_wrong_port")
@@ -57,6 +58,7 @@ class Web:
         self.engine = make_engine(settings.database_url, pool_size=WEB_POOL, application="ostler-web")
         self.threads = Threads(self.engine)
         self.api_database = Database(self.engine)
+        self.streams = Streams(self.api_database)
         self.publisher = Publisher(settings.redis_url, sender=sender)
         self.intake = Intake(engine=self.engine, settings=settings, publisher=self.publisher)
         self.offering = Offering(threads=self.threads, publisher=self.publisher, web_id=self.id, counts=self.counts)
@@ -118,11 +120,12 @@ class Web:
         log.info("web.started", web_process=self.id)
 
     async def end_polls(self) -> None:
-        """Answer every held poll, and withdraw the offers of these polls.
+        """Answer every held poll, withdraw the offers of these polls, and end the streams of the dashboard.
 
         A stopping process calls this method first.
         """
         self.stopping = True
+        self.streams.end_all()
         self.polls.end_all()
         await self.offering.leave()
 
@@ -215,7 +218,7 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
     app.add_route("/readyz", ready, methods=["GET"], include_in_schema=False)
     app.add_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
     if settings.web_ui:
-        mount_ui(app, settings, database=lambda: web().api_database)
+        mount_ui(app, settings, database=lambda: web().api_database, streams=lambda: web().streams)
     mount_api(app, build_api(settings, database=lambda: web().api_database, publisher=lambda: web().publisher))
     return app
 

@@ -1,8 +1,9 @@
 """`ostler web`: one process with one event loop, which shuts down gracefully on SIGTERM.
 
 The process listens on the ports that `web.edge.ports` names. On SIGTERM, Uvicorn waits until all open requests are
-answered, but at most `_GRACE` seconds. A held poll would be an open request for up to a minute. The server therefore
-first answers all polls with 204 and withdraws their offers.
+answered, but at most `_GRACE` seconds. A held poll would be an open request for up to a minute, and a stream of the
+dashboard for longer. The server therefore first answers all polls with 204, withdraws their offers, and ends the
+streams.
 """
 
 from __future__ import annotations

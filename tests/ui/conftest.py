@@ -22,6 +22,7 @@ from tests.rows import insert_account, insert_job, insert_pool, run_sql
 from tests.served import served
 from web.api.database import Database as ApiDatabase
 from web.ui.app import mount_ui
+from web.ui.streams import Streams
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\N{RIGHT-TO-LEFT OVERRIDE}txt.exe " + "x" * 300
 
@@ -56,7 +57,8 @@ def chromium(playwright: Playwright) -> Iterator[Browser]:
 def dashboard_of(database: Database, *paths: str) -> Iterator[Site]:
     """Serve the dashboard of a database."""
     pool, app = ApiDatabase(database.engine), FastAPI()
-    mount_ui(app, make_settings(database), database=lambda: pool)
+    streams = Streams(pool)
+    mount_ui(app, make_settings(database), database=lambda: pool, streams=lambda: streams)
     token = make_token(database.engine, TokenScope.READ, name="reader")
     try:
         with served(app) as url:

@@ -20,7 +20,7 @@ DESKTOP, PHONE = (1280, 900), (390, 844)
 EXPECTED = {"/ui/jobs/1": 404, "/ui/jobs?limit=x": 422}
 """Statuses of the pages that report an error. All others are answered with 200."""
 REFRESHED = 10_000
-"""Milliseconds within which a live page shows a change. It asks every two seconds."""
+"""Milliseconds within which a live page shows a change, or that its session has ended."""
 
 
 @dataclass
@@ -137,6 +137,7 @@ def test_a_live_page_shows_a_change_and_keeps_the_focus(chromium: Browser, full:
     with visiting(chromium, full) as visit:
         visit.log_in()
         visit.open("/ui/jobs/100")
+        visit.page.evaluate("document.loadedOnce = true")
         visit.page.locator("#repository").focus()
         expect(visit.page.locator("#why")).to_have_text("What it waits for")
         run_sql(
@@ -145,8 +146,25 @@ def test_a_live_page_shows_a_change_and_keeps_the_focus(chromium: Browser, full:
             "WHERE id = 100",
         )
         expect(visit.page.locator("#why")).to_have_text("Result", timeout=REFRESHED)
-        assert visit.page.evaluate("document.activeElement.id") == "repository"
+        assert visit.page.evaluate("[document.activeElement.id, document.loadedOnce]") == ["repository", True]
         assert visit.complaints == []
+
+
+def test_ages_grow_without_a_change_of_the_page(chromium: Browser, full: Site) -> None:
+    with visiting(chromium, full) as visit:
+        visit.log_in()
+        visit.open("/ui/jobs/100")
+        age = visit.page.locator(".as-of time.age")
+        expect(age).not_to_have_text(age.inner_text(), timeout=REFRESHED)
+        expect(visit.page.locator("#stale")).to_be_hidden()
+
+
+def test_an_open_page_leads_to_the_login_when_its_token_is_revoked(chromium: Browser, full: Site) -> None:
+    with visiting(chromium, full) as visit:
+        visit.log_in()
+        visit.open("/ui/jobs")
+        run_sql(full.database.engine, "UPDATE api_tokens SET revoked_at = now()")
+        visit.page.wait_for_url("**/ui/login*", timeout=REFRESHED)
 
 
 def test_the_dashboard_is_used_with_the_keyboard_alone(chromium: Browser, full: Site) -> None:

@@ -80,6 +80,7 @@ ACCESS = "integration/web/api/test_access.py::"
 LIMITED = "integration/web/api/test_limited_tokens.py::"
 SESSIONS = "integration/web/ui/test_sessions.py::"
 PAGES = "integration/web/ui/test_pages.py::"
+STREAMS = "integration/web/ui/test_streams.py::"
 JITS = "integration/tasks/test_may_hold_jit.py::"
 PERSISTENT = "integration/tasks/pools/test_persistent_runners.py::"
 FAILURES = "integration/web/api/test_failures_of_others.py::"
@@ -410,6 +411,15 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "The cookie is encrypted with a key derived": (
         SESSIONS + "test_changed_cookie_is_no_session",
         SESSIONS + "test_login_with_a_token_begins_a_session_of_twelve_hours",
+    ),
+    "A stream stays open for at most 10 seconds": (
+        STREAMS + "test_stream_ends_when_its_token_changes",
+        STREAMS + "test_stream_ends_with_its_session",
+        STREAMS + "test_stream_whose_session_cannot_be_checked_ends",
+    ),
+    "A process serves at most 200 streams": (
+        STREAMS + "test_page_loads_again_by_itself_if_there_is_no_room_for_its_stream",
+        STREAMS + "test_streams_hold_no_connection_of_postgres",
     ),
     "A session lasts at most 12 hours": (SESSIONS + "test_session_ends_after_twelve_hours",),
     "A session of a token with `--account`": (

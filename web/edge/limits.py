@@ -11,6 +11,7 @@ sending a request and for reading an answer.
 from __future__ import annotations
 
 import asyncio
+import socket
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -56,6 +57,9 @@ shorter. This limit therefore affects only requests whose handler does not read 
 
 READ_WITHIN = 30.0
 """Seconds within which a client must read an answer that waits in the write buffer of the connection."""
+
+STREAM_BUFFER = 64 * 1024
+"""Bytes of a stream that the kernel buffers for a client that does not read."""
 
 LINGER = 2.0
 """Seconds for which Ostler reads and discards the rest of a request that it has already answered.
@@ -398,6 +402,19 @@ def proven(scope: Scope) -> None:
     connection = None if reference is None else reference()
     if isinstance(connection, BoundedProtocol):
         connection.proven()
+
+
+def streams(scope: Scope) -> None:
+    """Remove the connection of a stream from the cap, and limit the bytes that the kernel buffers for its client.
+
+    Call this function for a stream after its session was verified. Without the limit, the kernel would take megabytes
+    for a client that does not read, and `READ_WITHIN` would count only after that.
+    """
+    proven(scope)
+    reference = scope.get(_CONNECTION)
+    connection = None if reference is None else reference()
+    if isinstance(connection, BoundedProtocol):
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER)
 
 
 def _has_body(headers: list[tuple[bytes, bytes]]) -> bool:

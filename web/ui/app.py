@@ -6,7 +6,6 @@ does not exist. A new page is therefore always protected.
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Callable
 from http import HTTPStatus
@@ -36,10 +35,14 @@ from web.api.problems import Refusal, database_failed
 from web.edge.refused_log import RefusedLog
 from web.ui import sessions
 from web.ui.pages import Pages
-from web.ui.rendering import ASSETS, HOLDER, address, page
-from web.ui.sessions import Sessions, rights_of
+from web.ui.rendering import ASSETS, HOLDER, address, page, wants_stream
+from web.ui.sessions import SESSION, Sessions, holder_of
+from web.ui.streams import MEDIA_TYPE, RELOAD, Streams
 
 LARGEST_FORM = 4096
+AGAIN_IN = 5
+"""Seconds after which the browser loads a page again that Postgres could not answer."""
+
 OPEN = frozenset({"/ui/login", *(f"/ui/static/{name}" for name in ASSETS)})
 """Paths that need no session. The answers contain no data from the database."""
 
@@ -61,25 +64,25 @@ log = get_logger(__name__)
 class Dashboard:
     """An application that passes a request to a page after all checks, and turns every error into a page.
 
-    `database` is called for each request, because the database does not exist before the process has started.
+    `database` and `streams` are called for each request, because they do not exist before the process has started.
     """
 
-    def __init__(self, settings: Settings, *, database: Callable[[], Database]) -> None:
+    def __init__(self, settings: Settings, *, database: Callable[[], Database], streams: Callable[[], Streams]) -> None:
         self._database = database
         self._sessions = Sessions(settings.encryption_keys)
         self._refused = RefusedLog(log, "ui.login_refused")
-        pages = Pages(settings, database=database)
+        pages = Pages(settings, database=database, streams=streams)
         self._router = Router(
             [
-                Route("/", pages.sharing(pages.overview)),
-                Route("/jobs", pages.sharing(pages.jobs)),
-                Route("/jobs/{job_id}", pages.sharing(pages.job)),
-                Route("/pods/{name}", pages.sharing(pages.pod)),
-                Route("/pools/{pool_id}", pages.sharing(pages.pool)),
-                Route("/accounts/{account_id}", pages.sharing(pages.account)),
-                Route("/sweeps", pages.sharing(pages.sweeps)),
-                Route("/repairs", pages.sharing(pages.repairs)),
-                Route("/changes", pages.sharing(pages.changes)),
+                Route("/", pages.route(pages.overview)),
+                Route("/jobs", pages.route(pages.jobs)),
+                Route("/jobs/{job_id}", pages.route(pages.job)),
+                Route("/pods/{name}", pages.route(pages.pod)),
+                Route("/pools/{pool_id}", pages.route(pages.pool)),
+                Route("/accounts/{account_id}", pages.route(pages.account)),
+                Route("/sweeps", pages.route(pages.sweeps)),
+                Route("/repairs", pages.route(pages.repairs)),
+                Route("/changes", pages.route(pages.changes)),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/static/{name}", _asset),
@@ -111,22 +114,15 @@ class Dashboard:
         path = request.url.path
         if path in OPEN:
             return None
-        holder = await self._holder(request)
-        if holder is None:
-            return _to_login(request)
-        request.scope[HOLDER] = holder
-        return None
-
-    async def _holder(self, request: Request) -> Holder | None:
-        """Return the holder of the token of the session, or None if there is no session or it has ended."""
         now = utcnow()
         session = self._sessions.read(request, now=now)
         if session is None:
-            return None
-        found = await self._database().run(lambda db: api_tokens.verify_again(db, session.key_id, now=now))
-        if isinstance(found, Refused) or not hmac.compare_digest(rights_of(found), session.rights):
-            return None
-        return found
+            return _to_login(request)
+        holder = await self._database().run(lambda db: holder_of(db, session, now=now))
+        if holder is None:
+            return _to_login(request)
+        request.scope[HOLDER], request.scope[SESSION] = holder, session
+        return None
 
     async def _login(self, request: Request) -> Response:
         if request.method != "POST":
@@ -168,7 +164,9 @@ class Dashboard:
         return response
 
 
-def mount_ui(app: FastAPI, settings: Settings, *, database: Callable[[], Database]) -> None:
+def mount_ui(
+    app: FastAPI, settings: Settings, *, database: Callable[[], Database], streams: Callable[[], Streams]
+) -> None:
     """Mount the dashboard at `/ui` of `app`, and redirect `/` and `/ui` to its first page.
 
     Starlette's own mount does not match a path that contains a newline. This mount matches such a path.
@@ -180,7 +178,7 @@ def mount_ui(app: FastAPI, settings: Settings, *, database: Callable[[], Databas
 
     for path in ("/", "/ui"):
         app.add_route(path, first_page, methods=["GET"], include_in_schema=False)
-    mount = Mount("/ui", app=Dashboard(settings, database=database))
+    mount = Mount("/ui", app=Dashboard(settings, database=database, streams=streams))
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
 
@@ -220,8 +218,8 @@ def _to_login(request: Request) -> Response:
     login = "/ui/login"
     if request.method == "GET":
         login += "?" + urlencode({"next": address(request)})
-    if "hx-request" in request.headers:
-        return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": login})
+    if wants_stream(request):
+        return Response(RELOAD, media_type=MEDIA_TYPE)  # the page that is loaded again shows the login
     return RedirectResponse(login, HTTPStatus.SEE_OTHER)
 
 
@@ -260,13 +258,13 @@ def _failed(request: Request, error: Exception) -> Response:
         error = Refusal(
             HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed", "The log of web has the details."
         )
-    live = error.status is HTTPStatus.SERVICE_UNAVAILABLE and request.method == "GET" and request.url.path not in OPEN
-    if live:
+    away = error.status is HTTPStatus.SERVICE_UNAVAILABLE and request.method == "GET" and request.url.path not in OPEN
+    if away:
         error.detail = (
-            "Postgres failed or did not answer, or too many requests wait. This page tries again every 2 seconds."
+            f"Postgres failed or did not answer, or too many requests wait. This page tries again every {AGAIN_IN} "
+            "seconds."
         )
-    # A refresh accepts only a success, so that the error page of a proxy never replaces the content of a page.
-    status = HTTPStatus.OK if "hx-request" in request.headers else error.status
-    answer = page(request, "message.html", status=status, title=error.title, detail=error.detail, live=live)
+    again = AGAIN_IN if away else None
+    answer = page(request, "message.html", status=error.status, title=error.title, detail=error.detail, again=again)
     answer.headers.update(error.headers or {})
     return answer

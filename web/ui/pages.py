@@ -1,7 +1,7 @@
 """Pages of the dashboard: the overview, lists of jobs, repairs and sweeps, and one job, Pod, pool or account.
 
-Each page reads its rows in one transaction. The page is made after the transaction has ended (law L15). Refreshes of a
-page are shared by the readers of the same accounts, so many open pages cost little more than one.
+Each page reads its rows in one transaction. The page is made after the transaction has ended (law L15). Readers of the
+same accounts share the stream of a page, so many open pages cost little more than one.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ from web.api.schema import BIGGEST_ID
 from web.api.sweeps import Repairs
 from web.ui import drawings
 from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
-from web.ui.rendering import HOLDER, REFRESH, address, is_refresh, page
+from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, wants_stream
+from web.ui.sessions import SESSION
 from web.ui.shared import Shared
+from web.ui.streams import Content, Streams
 
 MOST = 200
-"""Number of pools and of accounts that the overview shows. Each open page renders them every 2 seconds."""
+"""Number of pools and of accounts that the overview shows. They are rendered every second while somebody watches."""
 
 SHARED_FOR = timedelta(seconds=1)
 """Maximum age of an overview that is shown to other readers of the same accounts."""
@@ -57,38 +59,47 @@ COURSE_SHARED_FOR = timedelta(seconds=15)
 """Maximum age of the course of the waits. It changes slowly, and is read from all jobs of the last hour."""
 
 Query = TypeVar("Query", bound=BaseModel)
-Show = Callable[[Request], Awaitable[Response]]
-"""A page: the function that answers a request for it."""
+Show = Callable[[Request], Awaitable[Shown]]
+"""A page: the function that reads what it shows."""
+
+FULL_AGAIN_IN = 10
+"""Seconds after which a page is loaded again if the process has no room for its stream."""
 
 
 class Pages:
     """The pages that need a session. The scope of a request contains the holder of the session's token."""
 
-    def __init__(self, settings: Settings, *, database: Callable[[], Database]) -> None:
+    def __init__(self, settings: Settings, *, database: Callable[[], Database], streams: Callable[[], Streams]) -> None:
         self._settings = settings
         self._database = database
+        self._streams = streams
         self._cursors = Cursors(settings.encryption_keys)
         self._overviews: Shared[Overview] = Shared()
         self._courses: Shared[Sequence[Waits]] = Shared()
-        self._refreshes: Shared[Response] = Shared()
 
-    def sharing(self, show: Show) -> Show:
-        """Return the page `show`, whose refreshes are read and rendered once for all readers of the same accounts.
+    def route(self, show: Show) -> Callable[[Request], Awaitable[Response]]:
+        """Return the function that answers requests for a page, and for its stream.
 
-        The session of each reader was verified before. A page that a reader opens is not shared, because it names the
-        token.
+        The session of each reader was verified before.
         """
 
-        async def shared(request: Request) -> Response:
-            if not is_refresh(request):
-                return await show(request)
-            key = _holder(request).accounts, address(request)
-            found, _ = await self._refreshes.get(key, lambda _at: show(request), max_age=SHARED_FOR)
-            return found
+        async def answer(request: Request) -> Response:
+            streams = self._streams()
+            if not wants_stream(request):
+                return await full_page(request, await show(request), again=FULL_AGAIN_IN if streams.is_full else None)
+            if streams.is_full:
+                return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
+            kept = Request(dict(request.scope))  # without the connection of the first reader, who might go away
 
-        return shared
+            async def read() -> Content:
+                shown = await show(kept)
+                return Content(await live_part(kept, shown), shown.now, shown.live)
 
-    async def overview(self, request: Request) -> Response:
+            return streams.open((_holder(request).accounts, address(request)), request.scope[SESSION], read=read)
+
+        return answer
+
+    async def overview(self, request: Request) -> Shown:
         """Answer with the state of the fleet, or with the state of the reader's accounts.
 
         Readers of the same accounts share the reads. The session of each of them was verified before.
@@ -104,19 +115,19 @@ class Pages:
             each.id: drawings.bar(each.pods, replicas=each.replicas) for each in (found.pools or ())[:MOST] if each.pods
         }
         curve = drawings.curve(course, until=until)
-        return page(request, "overview.html", found=found, bars=bars, curve=curve, most=MOST, now=now)
+        return Shown("overview.html", now, {"found": found, "bars": bars, "curve": curve, "most": MOST})
 
-    async def jobs(self, request: Request) -> Response:
+    async def jobs(self, request: Request) -> Shown:
         """Answer with one page of jobs, newest first."""
         query, holder, now = _query(request, Jobs), _holder(request), utcnow()
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
         wanted = JobFilter(**query.filters(), accounts=holder.accounts)
-        refreshes = is_refresh(request)  # a refresh does not replace the form of the filters
+        streamed = wants_stream(request)  # a stream does not replace the form of the filters
 
         def body(db: Connection) -> tuple[Page, Sequence[Row[Any]], Sequence[Row[Any]]]:
             jobs = list_jobs(db, wanted, after=after, limit=query.limit)
-            if refreshes:
+            if streamed:
                 return jobs, (), ()
             accounts = list_accounts(db, AccountFilter(accounts=holder.accounts), limit=LARGEST)
             # A limited token does not show which pools serve other accounts.
@@ -125,19 +136,17 @@ class Pages:
             return jobs, [story.account for story in accounts.stories], pools
 
         jobs, accounts, pools = await self._database().run(body)
-        return page(
-            request,
-            "jobs.html",
-            query=query,
-            jobs=jobs.rows,
-            accounts=accounts,
-            pools=pools,
-            states=list(JobState),
-            next_page=_next(request, self._cursors.make(listing, jobs.next_id)),
-            now=now,
-        )
+        values = {
+            "query": query,
+            "jobs": jobs.rows,
+            "accounts": accounts,
+            "pools": pools,
+            "states": list(JobState),
+            "next_page": _next(request, self._cursors.make(listing, jobs.next_id)),
+        }
+        return Shown("jobs.html", now, values)
 
-    async def job(self, request: Request) -> Response:
+    async def job(self, request: Request) -> Shown:
         """Answer with one job: its state, the reason, its time axis, its claims and its events."""
         job_id, holder, now = _number(request.path_params["job_id"]), _holder(request), utcnow()
         timings = self._settings.timings
@@ -150,20 +159,18 @@ class Pages:
         )
         if story is None:
             raise _missing("job")
-        return page(
-            request,
-            "job.html",
-            job=story.job,
-            why=story.why,
-            ahead=story.facts.ahead,
-            claims=[(each, describe(end_of(each))) for each in story.claims],
-            timeline=story.timeline,
-            axis=drawings.axis(story.job, story.claims, story.events, now=now),
-            github=self._settings.github_url,
-            now=now,
-        )
+        values = {
+            "job": story.job,
+            "why": story.why,
+            "ahead": story.facts.ahead,
+            "claims": [(each, describe(end_of(each))) for each in story.claims],
+            "timeline": story.timeline,
+            "axis": drawings.axis(story.job, story.claims, story.events, now=now),
+            "github": self._settings.github_url,
+        }
+        return Shown("job.html", now, values, live=story.job.state != JobState.COMPLETED)
 
-    async def pod(self, request: Request) -> Response:
+    async def pod(self, request: Request) -> Shown:
         """Answer with one Pod: how it ended, its facts, its claims and its timeline."""
         name, holder, now = request.path_params["name"], _holder(request), utcnow()
         story = None
@@ -171,9 +178,9 @@ class Pages:
             story = await self._database().run(lambda db: pod_story(db, name, accounts=holder.accounts))
         if story is None:
             raise _missing("Pod")
-        return page(request, "pod.html", pod=story.pod, story=story, now=now)
+        return Shown("pod.html", now, {"pod": story.pod, "story": story}, live=story.pod.gone_at is None)
 
-    async def pool(self, request: Request) -> Response:
+    async def pool(self, request: Request) -> Shown:
         """Answer with one pool: its problem, its Pods and jobs, its conditions, and the autoscaler's decision."""
         _need_fleet(_holder(request))
         pool_id, now = _number(request.path_params["pool_id"]), utcnow()
@@ -191,21 +198,19 @@ class Pages:
         story, pods, usual = found
         shown = told(story, now=now)
         counts = None if shown["status"] is None else {each: shown["status"][each] for each in PodState}
-        return page(
-            request,
-            "pool.html",
-            pool=shown,
-            bar=None if counts is None else drawings.bar(counts, replicas=shown["replicas"]),
-            pods=pods.rows,
-            more=pods.next_id is not None,
-            usual=usual,
-            now=now,
-        )
+        values = {
+            "pool": shown,
+            "bar": None if counts is None else drawings.bar(counts, replicas=shown["replicas"]),
+            "pods": pods.rows,
+            "more": pods.next_id is not None,
+            "usual": usual,
+        }
+        return Shown("pool.html", now, values, live=shown["deleted_at"] is None)
 
-    async def account(self, request: Request) -> Response:
+    async def account(self, request: Request) -> Shown:
         """Answer with one account: its use of its budget, its queue, and the waits of its jobs."""
         account_id, holder, now = _number(request.path_params["account_id"]), _holder(request), utcnow()
-        refreshes = is_refresh(request)  # a refresh does not replace the waits of the day
+        streamed = wants_stream(request)  # a stream does not replace the waits of the day
 
         def body(db: Connection) -> tuple[AccountStory, Sequence[Waits], Sequence[Waits]] | None:
             story = account_story(db, account_id, accounts=holder.accounts)
@@ -213,7 +218,7 @@ class Pages:
                 return None
             only = frozenset({account_id})
             hour = waits(db, since=now - WAITS_OF, until=now, by=By.ACCOUNT, now=now, accounts=only)
-            if refreshes:
+            if streamed:
                 return story, hour[-1:], ()
             return (
                 story,
@@ -225,9 +230,10 @@ class Pages:
         if found is None:
             raise _missing("account")
         story, hour, day = found
-        return page(request, "account.html", account=story.account, story=story, hour=hour, day=day, most=MOST, now=now)
+        values = {"account": story.account, "story": story, "hour": hour, "day": day, "most": MOST}
+        return Shown("account.html", now, values)
 
-    async def sweeps(self, request: Request) -> Response:
+    async def sweeps(self, request: Request) -> Shown:
         """Answer with all sweeps: their last ticks, their pauses, and the repairs of the last day."""
         _need_fleet(_holder(request))
         now = utcnow()
@@ -240,40 +246,38 @@ class Pages:
         repairs: dict[str, dict[str, int]] = {}
         for row in counts:
             repairs.setdefault(row.sweep, {})[row.outcome] = row.repairs
-        return page(request, "sweeps.html", sweeps=sweeps, repairs=repairs, since=since.isoformat(), now=now)
+        return Shown("sweeps.html", now, {"sweeps": sweeps, "repairs": repairs, "since": since.isoformat()})
 
-    async def repairs(self, request: Request) -> Response:
+    async def repairs(self, request: Request) -> Shown:
         """Answer with one page of repairs, newest first."""
         _need_fleet(_holder(request))
-        query = _query(request, Repairs)
+        query, now = _query(request, Repairs), utcnow()
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
         wanted = RepairFilter(**query.filters())
         repairs = await self._database().run(lambda db: list_repairs(db, wanted, after=after, limit=query.limit))
-        return page(
-            request,
-            "repairs.html",
-            filtered=bool(query.model_dump(exclude={"limit"}, exclude_none=True)),
-            repairs=repairs.rows,
-            next_page=_next(request, self._cursors.make(listing, repairs.next_id)),
-        )
+        values = {
+            "filtered": bool(query.model_dump(exclude={"limit"}, exclude_none=True)),
+            "repairs": repairs.rows,
+            "next_page": _next(request, self._cursors.make(listing, repairs.next_id)),
+        }
+        return Shown("repairs.html", now, values)
 
-    async def changes(self, request: Request) -> Response:
+    async def changes(self, request: Request) -> Shown:
         """Answer with one page of changes, newest first."""
         _need_fleet(_holder(request))
-        query = _query(request, Changes)
+        query, now = _query(request, Changes), utcnow()
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
         wanted = ChangeFilter(**query.filters())
         changes = await self._database().run(lambda db: list_changes(db, wanted, after=after, limit=query.limit))
-        return page(
-            request,
-            "changes.html",
-            query=query,
-            kinds=list(ChangeKind),
-            changes=[(each, in_words(each.old, each.new)) for each in changes.rows],
-            next_page=_next(request, self._cursors.make(listing, changes.next_id)),
-        )
+        values = {
+            "query": query,
+            "kinds": list(ChangeKind),
+            "changes": [(each, in_words(each.old, each.new)) for each in changes.rows],
+            "next_page": _next(request, self._cursors.make(listing, changes.next_id)),
+        }
+        return Shown("changes.html", now, values)
 
 
 def _number(given: str) -> int:

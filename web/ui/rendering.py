@@ -6,8 +6,12 @@ that control the direction or the layout of text are replaced.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from importlib.resources import files
@@ -23,7 +27,10 @@ from ostler.server_words import without_controls
 
 HOLDER = "ostler.ui.holder"
 REFRESH = "refresh"
-"""Parameter of every page. With the value `off`, the page does not refresh itself."""
+"""Parameter of every page. With the value `off`, the page opens no stream."""
+
+SLICE = 0.002
+"""Seconds of rendering after which the event loop serves other requests, for example webhooks."""
 
 _LONGEST = 120
 _CODE = re.compile("`([^`]+)`")
@@ -32,7 +39,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 ASSETS = {
     name: ((files("web.ui") / "static" / name).read_bytes(), kind)
-    for name, kind in (("ui.css", "text/css"), ("htmx.min.js", "text/javascript"))
+    for name, kind in (("ui.css", "text/css"), ("live.js", "text/javascript"))
 }
 
 
@@ -97,30 +104,102 @@ _environment.globals |= {
 }
 
 
-def page(request: Request, template: str, *, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> HTMLResponse:
-    """Return a page.
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a page shows: its template, the time of its read, and the values of the template.
 
-    In a template, `here` is the address of the page, `holder` is the token of the reader or None, and `switch` is the
-    address of the same page with the refresh stopped, or continued if it is stopped. The page for a refresh has no
-    header, so it is the same for all readers with the same rights.
+    `live` is False if the page cannot change any more.
+    """
+
+    template: str
+    now: datetime
+    values: Mapping[str, Any]
+    live: bool = True
+
+
+def page(request: Request, template: str, *, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> HTMLResponse:
+    """Return a page that opens no stream."""
+    found = _environment.get_template(template).render(_values(request, **values))
+    return HTMLResponse(found, status_code=status)
+
+
+async def full_page(request: Request, shown: Shown, *, again: int | None) -> HTMLResponse:
+    """Return a page that opens a stream, or loads again every `again` seconds.
+
+    If a reader stopped the updates or the page cannot change any more, it does neither.
+    """
+    updates = shown.live and request.query_params.get(REFRESH) != "off"
+    values = _values(
+        request,
+        now=shown.now,
+        live=updates and again is None,
+        full=updates and again is not None,
+        again=again if updates else None,
+        ago=lambda since: _age(since, age(since, shown.now)),
+        clock=lambda: moment(shown.now),
+        **shown.values,
+    )
+    return HTMLResponse(await _render(shown.template, values))
+
+
+async def live_part(request: Request, shown: Shown) -> str:
+    """Return the part of a page that its stream keeps new.
+
+    Ages and the time of the read are left out, because the page fills them in. The part therefore differs only if a
+    row has changed. It does not name the reader.
+    """
+    values = _values(
+        request,
+        layout="live.html",
+        now=shown.now,
+        ago=lambda since: _age(since, ""),
+        clock=lambda: Markup('<time class="clock"></time>'),
+        **shown.values,
+    )
+    return await _render(shown.template, values)
+
+
+def wants_stream(request: Request) -> bool:
+    """Return True if an open page asks for its stream; False if a reader opens the page."""
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+def _age(since: datetime, shown: str) -> Markup:
+    return Markup('<time class="age" datetime="{}">{}</time>').format(since.isoformat(timespec="milliseconds"), shown)
+
+
+def _values(request: Request, **values: Any) -> dict[str, Any]:
+    """Return the values of a template.
+
+    `here` is the address of the page, `holder` is the token of the reader or None, and `switch` is the address of the
+    same page with the updates stopped, or continued if they are stopped.
     """
     stopped = request.query_params.get(REFRESH) == "off"
     others = [(name, value) for name, value in request.query_params.multi_items() if name != REFRESH]
     query = urlencode(others if stopped else [*others, (REFRESH, "off")])
-    content = _environment.get_template(template).render(
-        here=address(request),
-        holder=request.scope.get(HOLDER),
-        stopped=stopped,
-        refreshes=is_refresh(request),
-        switch=quote(request.url.path) + (f"?{query}" if query else ""),
+    return {
+        "layout": "base.html",
+        "here": address(request),
+        "holder": request.scope.get(HOLDER),
+        "stopped": stopped,
+        "switch": quote(request.url.path) + (f"?{query}" if query else ""),
+        "live": False,
+        "full": False,
+        "again": None,
         **values,
-    )
-    return HTMLResponse(content, status_code=status)
+    }
 
 
-def is_refresh(request: Request) -> bool:
-    """Return True if an open page asks for its live part again."""
-    return "hx-request" in request.headers
+async def _render(template: str, values: Mapping[str, Any]) -> str:
+    """Return a rendered template. The event loop serves other requests in between."""
+    pieces: list[str] = []
+    until = time.perf_counter() + SLICE
+    for piece in _environment.get_template(template).generate(values):
+        pieces.append(piece)
+        if time.perf_counter() > until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + SLICE
+    return "".join(pieces)
 
 
 def address(request: Request) -> str:

@@ -1,5 +1,7 @@
 """Sessions of the dashboard. A session is an encrypted cookie, and its token is verified again for each request.
 
+While a page has a stream, the token is verified every few seconds (`web.ui.streams`).
+
 The cookie contains the key id of the API token, a digest of the token's rights, and the end of the session. Ostler
 stores no session. A session therefore ends if its token is revoked, expires or gets other rights, and otherwise after
 `LASTS`. A logout deletes the cookie in the browser.
@@ -16,14 +18,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
-from models.browse.api_tokens import Holder
+from models.browse import api_tokens
+from models.browse.api_tokens import Holder, Refused
 from ostler.encryption import Cipher, Undecryptable
 from ostler.secrets import Secret
 
 COOKIE = "ostler_session"
+SESSION = "ostler.ui.session"
+"""Key in the scope of a request. Its value is the session, which was verified."""
+
 PATH = "/ui"
 LASTS = timedelta(hours=12)
 
@@ -34,6 +41,7 @@ class Session:
 
     key_id: str
     rights: str
+    until: datetime
 
 
 class Sessions:
@@ -66,9 +74,18 @@ class Sessions:
             content = json.loads(self._cipher.decrypt(request.cookies.get(COOKIE, "").encode()).reveal())
         except Undecryptable:
             return None
-        if datetime.fromtimestamp(content["until"], UTC) <= now:
-            return None
-        return Session(content["key"], content["rights"])
+        found = Session(content["key"], content["rights"], datetime.fromtimestamp(content["until"], UTC))
+        return found if found.until > now else None
+
+
+def holder_of(db: Connection, session: Session, *, now: datetime) -> Holder | None:
+    """Return the holder of the token of a session, or None if the session has ended."""
+    if session.until <= now:
+        return None
+    found = api_tokens.verify_again(db, session.key_id, now=now)
+    if isinstance(found, Refused) or not hmac.compare_digest(rights_of(found), session.rights):
+        return None
+    return found
 
 
 def end(response: Response) -> None:

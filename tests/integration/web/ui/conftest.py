@@ -19,6 +19,7 @@ from tests.outbox import PublisherOutbox
 from web.api.database import Database as ApiDatabase
 from web.ui import pages
 from web.ui.app import mount_ui
+from web.ui.streams import Streams
 
 OWN = {"Origin": "http://ostler"}
 
@@ -28,6 +29,7 @@ class Dashboard(Stage):
     """The dashboard, its settings, and the cookie of a reader of the whole fleet."""
 
     settings: Settings
+    streams: Streams
     cookie: str = ""
 
     def call(self, method: str, path: str, *, cookie: str | None = None, **how: Any) -> httpx.Response:
@@ -61,7 +63,8 @@ def dashboard(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[D
     for each in ("SHARED_FOR", "COURSE_SHARED_FOR"):
         monkeypatch.setattr(pages, each, timedelta())
     pool, app, settings = ApiDatabase(database.engine), FastAPI(), make_settings(database)
-    mount_ui(app, settings, database=lambda: pool)
+    streams = Streams(pool)
+    mount_ui(app, settings, database=lambda: pool, streams=lambda: streams)
     client = Client(app)
     found = Dashboard(
         engine=database.engine,
@@ -71,6 +74,7 @@ def dashboard(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[D
         reader=make_token(database.engine, TokenScope.READ, name="reader"),
         writer=make_token(database.engine, TokenScope.WRITE, name="writer"),
         settings=settings,
+        streams=streams,
     )
     found.cookie = found.log_in(found.reader)
     yield found

@@ -19,6 +19,7 @@ from tests.integration.web.ui.conftest import OWN, Dashboard
 from web.api.database import Database as ApiDatabase
 from web.ui import sessions
 from web.ui.app import LARGEST_FORM, OPEN, mount_ui
+from web.ui.streams import RELOAD
 
 
 def test_login_with_a_token_begins_a_session_of_twelve_hours(dashboard: Dashboard) -> None:
@@ -173,9 +174,9 @@ def test_link_from_another_site_loads_the_page_once_more(dashboard: Dashboard) -
     assert 'href="/ui/jobs?state=queued"' in answer.text
 
 
-def test_refresh_of_a_page_without_a_session_leads_the_browser_to_the_login(dashboard: Dashboard) -> None:
-    answer = dashboard.see("/ui/jobs", cookie="", headers={"HX-Request": "true"})
-    assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/ui/login?next=%2Fui%2Fjobs")
+def test_stream_without_a_session_makes_the_browser_load_the_page_again(dashboard: Dashboard) -> None:
+    answer = dashboard.see("/ui/jobs", cookie="", headers={"Accept": "text/event-stream"})
+    assert (answer.status_code, answer.content) == (200, RELOAD)
 
 
 def test_session_is_valid_while_the_key_that_made_it_is_set(dashboard: Dashboard) -> None:
@@ -184,7 +185,8 @@ def test_session_is_valid_while_the_key_that_made_it_is_set(dashboard: Dashboard
     pool = ApiDatabase(dashboard.engine)
     for name, keys in (("added", new + ours), ("replaced", new)):
         app = FastAPI()
-        mount_ui(app, dashboard.settings.model_copy(update={"encryption_keys": keys}), database=lambda: pool)
+        settings = dashboard.settings.model_copy(update={"encryption_keys": keys})
+        mount_ui(app, settings, database=lambda: pool, streams=lambda: dashboard.streams)
         client = Client(app)
         found[name] = client.call("GET", "/ui/", headers={"Cookie": f"ostler_session={dashboard.cookie}"}).status_code
         client.close()
