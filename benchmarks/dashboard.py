@@ -1,12 +1,14 @@
 """Pages of the dashboard under load, and webhooks beside 200 open pages.
 
-One web process takes 200 webhooks a second, alone and beside 200 readers, in turns. Each reader has an open page that
-asks every two seconds, as a browser does. Half of the readers have the overview open, the others a job or a pool.
+One web process takes 200 webhooks a second, alone and beside 200 readers, in turns. Each reader has an open page with a
+stream. Half of the readers have the overview open, the others a job or a pool. Then the process holds 2,000 polls and
+takes the same webhooks, while one reader opens each page in turn.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from benchmarks.frame import Recorder, Target
 from benchmarks.stage import LABELS, Stage
 from benchmarks.webhooks import all_accepted, send
+from lab.processes import Child
 from models.browse import api_tokens
 from ostler.clock import utcnow
 from rules.changes import Author, Via
@@ -22,19 +25,22 @@ from rules.token_scopes import TokenScope
 _FIRST = 700_000_000
 RATE = 200
 READERS = 200
+POLLS = 2000
 
 
 def run(recorder: Recorder) -> None:
     """Run the benchmark and record its figures."""
     first = itertools.count(_FIRST, 1_000_000)
     readers, count = recorder.size(READERS, 6), recorder.size(2000, 40)
+    seconds = max(2.0, count / RATE)
     with Stage() as stage:
         pool_id = _fill(recorder, stage)
+        # The idle Pods have other labels, so that no job of a webhook uses them.
+        pods = stage.add_pods(stage.add_pool("idle", ("self-hosted", "idle")), recorder.size(POLLS, 40))
         stage.start_web()
         token = _token(stage)
         url = f"{stage.web_url}/webhooks/github"
         send(stage, url, next(first), count=recorder.size(400, 20), rate=0)  # warm-up
-        paths = f"/ui/,/ui/jobs/1,/ui/,/ui/pools/{pool_id}"
         for number in range(recorder.size(3, 1)):
             recorder.say(f"round {number + 1}: alone")
             with recorder.window() as window:
@@ -42,35 +48,84 @@ def run(recorder: Recorder) -> None:
             all_accepted(found, count)
             alone = recorder.add("accepted, 200/s", "ms", found["latencies"], window, is_bound=True)
             recorder.say(f"round {number + 1}: beside {readers} pages")
-            seconds = count / RATE + 4
-            child = stage.module(
-                f"readers-{number}",
-                "benchmarks.load.pages",
-                "--url",
-                stage.web_url,
-                "--readers",
-                str(readers),
-                "--seconds",
-                str(seconds),
-                "--paths",
-                paths,
-                BENCH_TOKEN=token,
-            )
-            child.wait_until(partial(_said, stage, child.name, "ready"), timeout=90)
+            paths = ("/ui/", "/ui/jobs/1", "/ui/", f"/ui/pools/{pool_id}")
+            child = _readers(stage, f"readers-{number}", token, readers=readers, seconds=seconds, paths=paths)
             with recorder.window() as window:
                 found = send(stage, url, next(first), count=count, rate=RATE)
-                child.wait_until(partial(_said, stage, child.name, "read"), timeout=90)
+                read = _read(stage, child)
             all_accepted(found, count)
             beside = recorder.add(
                 f"accepted, 200/s, beside {readers} open pages", "ms", found["latencies"], window, bounds=(alone.name,)
             )
             ratio = beside.value("p99") / alone.value("p99")
             recorder.add("p99 of webhooks, with ÷ without pages", "ratio", ratio, window, targets=_most("median", 2))
-            _add_pages(recorder, stage.said(child.name, "read")[0], window)
+            recorder.say(f"{read['events']} events of {read['bytes'] / 1024:.0f} KiB")
+        polls = stage.start_polls("polls", pods, ramp=recorder.size(10, 1))
+        stage.wait(lambda: stage.offered() >= len(pods), timeout=180, what="every offer")
+        opens = {
+            "overview": "/ui/",
+            "jobs": "/ui/jobs",
+            "job": "/ui/jobs/1",
+            "pool": f"/ui/pools/{pool_id}",
+            "Pod": f"/ui/pods/{pods[0].uid}",
+            "account": "/ui/accounts/1",
+            "sweeps": "/ui/sweeps",
+            "repairs": "/ui/repairs",
+        }
+        for number in range(recorder.size(3, 1)):
+            recorder.say(f"round {number + 1}: pages beside {len(pods)} polls")
+            child = _readers(stage, f"opens-{number}", token, readers=2, seconds=seconds, opens=tuple(opens.values()))
+            with recorder.window() as window:
+                found = send(stage, url, next(first), count=count, rate=RATE)
+                read = _read(stage, child)
+            all_accepted(found, count)
+            for name, path in opens.items():
+                recorder.add(f"page: {name}", "ms", read["latencies"][path], window, targets=_most("p95", 150))
+        polls.kill()
         recorder.lab = {
             "rows": "50 pools, 200 accounts, 5,000 queued jobs and 2,000 completed jobs of the last hour",
-            "pages": "half the overview, a quarter a queued job, a quarter a pool; each in a session of its own",
+            "open pages": "half the overview, a quarter a queued job, a quarter a pool; each in a session of its own",
+            "opened pages": f"{len(pods)} held polls and {RATE} webhooks per second; 16 pages per second in turn",
         }
+
+
+def _readers(
+    stage: Stage,
+    name: str,
+    token: str,
+    *,
+    readers: int,
+    seconds: float,
+    paths: Sequence[str] = ("/ui/",),
+    opens: Sequence[str] = (),
+) -> Child:
+    """Start readers, and return their process when every stream has brought its page."""
+    child = stage.module(
+        name,
+        "benchmarks.load.pages",
+        "--url",
+        stage.web_url,
+        "--readers",
+        str(readers),
+        "--seconds",
+        str(seconds),
+        "--paths",
+        ",".join(paths),
+        "--opens",
+        ",".join(opens),
+        BENCH_TOKEN=token,
+    )
+    child.wait_until(partial(_said, stage, name, "ready"), timeout=90)
+    return child
+
+
+def _read(stage: Stage, child: Child) -> dict[str, Any]:
+    """Return what the readers saw. Raises RuntimeError if a stream ended, or a page was not answered."""
+    child.wait_until(partial(_said, stage, child.name, "read"), timeout=90)
+    read: dict[str, Any] = stage.said(child.name, "read")[0]
+    if set(read["statuses"]) - {"200"}:
+        raise RuntimeError(f"every page must be answered and every stream stay open, but: {read['statuses']}")
+    return read
 
 
 def _said(stage: Stage, name: str, event: str) -> bool:
@@ -79,15 +134,6 @@ def _said(stage: Stage, name: str, event: str) -> bool:
 
 def _most(statistic: Any, value: float) -> tuple[Target, ...]:
     return (Target(statistic, "≤", value),)
-
-
-def _add_pages(recorder: Recorder, read: dict[str, Any], window: Any) -> None:
-    statuses = read["statuses"]
-    if set(statuses) != {"200"}:
-        raise RuntimeError(f"every refresh must be answered with the page, but the answers are {statuses}")
-    for path, latencies in sorted(read["latencies"].items()):
-        name = {"/ui/": "overview", "/ui/jobs/1": "job"}.get(path, "pool")
-        recorder.add(f"refresh of a page: {name}", "ms", latencies, window, targets=_most("p99", 150))
 
 
 def _token(stage: Stage) -> str:

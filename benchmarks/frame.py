@@ -39,7 +39,7 @@ PACKAGES = (
 )
 
 Unit = Literal["ms", "s", "/s", "MiB", "cores", "calls", "rows", "statements", "ratio", "kB", "MB", "%"]
-Statistic = Literal["p50", "p99", "max", "median"]
+Statistic = Literal["p50", "p95", "p99", "max", "median"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +236,10 @@ def _thin(values: Sequence[float]) -> list[float]:
 
 
 def _statistic(values: Sequence[float], statistic: Statistic) -> float:
-    """Return a statistic of sorted values. p50 and p99 are the first value after 50 % and 99 % of the values."""
+    """Return a statistic of sorted values. p50, p95 and p99 are the first value after 50, 95 and 99 %."""
     if statistic == "max":
         return values[-1]
-    share = {"p50": 0.5, "median": 0.5, "p99": 0.99}[statistic]
+    share = {"p50": 0.5, "median": 0.5, "p95": 0.95, "p99": 0.99}[statistic]
     return values[min(len(values) - 1, int(share * len(values)))]
 
 

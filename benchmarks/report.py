@@ -49,10 +49,10 @@ measured on the tree of a change while the change was made. No target uses such 
 
 Separate processes generate the load. CPU and memory are read from the operating system. Most measurements are repeated.
 Each repetition is a *round*, and each figure is the median over all rounds. If a round has many observations, the
-figure names its statistic. p50 and p99 are the first observation after 50 % and 99 % of the sorted observations, and
-max is the largest observation. A *bound* is a figure of the same run to compare with. Most bounds are measured with a
-simpler program, so the difference shows the cost of Ostler. The names of the other bounds show what they compare, for
-example *without attack*.
+figure names its statistic. p50, p95 and p99 are the first observation after 50, 95 and 99 % of the sorted
+observations, and max is the largest observation. A *bound* is a figure of the same run to compare with. Most bounds are
+measured with a simpler program, so the difference shows the cost of Ostler. The names of the other bounds show what
+they compare, for example *without attack*.
 
 The *lab* is a set of programs that simulate GitHub and, if nothing else is stated, the kubelet and the API server. The
 prefix *embedded* marks a figure that was measured with this simulated API server. The prefix *real* marks a figure that

@@ -1,7 +1,7 @@
-"""Readers of the dashboard, each with an open page that asks every two seconds. Prints latencies and statuses as JSON.
+"""Readers of the dashboard. Prints latencies, statuses and the number of events as JSON.
 
-Each reader logs in with the same token, so each has a session of its own. The latency of a refresh counts from its due
-time, so that a stall of the server counts.
+Each reader has an open page with a stream, in a session of its own. Beside them, one more reader opens pages at a fixed
+rate. The latency of a page counts from its due time, so that a stall of the server counts.
 """
 
 from __future__ import annotations
@@ -10,65 +10,92 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
-
-EVERY = 2.0
-"""Seconds between two refreshes of a page."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """Latencies in milliseconds by path, and the answers."""
+    """Latencies in milliseconds by path, the answers, and what the streams brought."""
 
     latencies: dict[str, list[float]] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    bytes: int = 0
 
 
 async def _log_in(url: str, token: str) -> aiohttp.ClientSession:
     jar = aiohttp.CookieJar(unsafe=True)  # the address of the server is an IP address
-    session = aiohttp.ClientSession(cookie_jar=jar, timeout=aiohttp.ClientTimeout(total=30))
+    session = aiohttp.ClientSession(cookie_jar=jar, timeout=aiohttp.ClientTimeout(total=None, sock_read=30))
     async with session.post(f"{url}/ui/login", data={"token": token}, headers={"Origin": url}) as answer:
         await answer.read()
     return session
 
 
-async def _read(session: aiohttp.ClientSession, url: str, path: str, *, seconds: float, seen: Seen) -> None:
-    async with session:
-        began = time.perf_counter() + random.uniform(0, EVERY)  # noqa: S311  spreads the readers
-        due, end = began, began + seconds
-        while due < end:
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            try:
-                async with session.get(f"{url}{path}", headers={"HX-Request": "true"}) as answer:
-                    body = await answer.read()
-                    shown = answer.status if b'id="live"' in body else "not the page"
-                    seen.statuses[str(shown)] += 1
-                    seen.latencies.setdefault(path, []).append((time.perf_counter() - due) * 1000)
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                seen.statuses[type(error).__name__] += 1
-            due += EVERY
+async def _watch(session: aiohttp.ClientSession, address: str, *, seen: Seen, opened: asyncio.Event) -> None:
+    """Read a stream until it is cancelled. A stream that ends is counted as an error."""
+    try:
+        async with session.get(address, headers={"Accept": "text/event-stream"}) as answer:
+            async for line in answer.content:
+                seen.bytes += len(line)
+                if line.startswith(b"event: "):
+                    seen.events += 1
+                    opened.set()
+            seen.statuses[f"stream ended: {answer.status}"] += 1
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        seen.statuses[f"stream ended: {type(error).__name__}"] += 1
+
+
+async def _open(session: aiohttp.ClientSession, address: str, path: str, *, due: float, seen: Seen) -> None:
+    try:
+        async with session.get(address) as answer:
+            body = await answer.read()
+            seen.statuses[str(answer.status) if b'id="live"' in body else "not the page"] += 1
+            seen.latencies.setdefault(path, []).append((time.perf_counter() - due) * 1000)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        seen.statuses[type(error).__name__] += 1
+
+
+def _say(**what: Any) -> None:
+    json.dump(what, sys.stdout)
+    sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 async def run(arguments: argparse.Namespace) -> None:
-    """Let the readers read, and print latencies and statuses."""
+    """Open the streams, open pages, and print what was seen."""
     seen, token = Seen(), os.environ["BENCH_TOKEN"]
     paths = arguments.paths.split(",")
-    sessions = [await _log_in(arguments.url, token) for _ in range(arguments.readers)]  # one after the other
-    json.dump({"event": "ready"}, sys.stdout)
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    sessions = [await _log_in(arguments.url, token) for _ in range(arguments.readers + 1)]  # one after the other
+    watched = [(asyncio.Event(), each, paths[number % len(paths)]) for number, each in enumerate(sessions[1:])]
+    streams = [
+        asyncio.create_task(_watch(session, f"{arguments.url}{path}", seen=seen, opened=opened))
+        for opened, session, path in watched
+    ]
+    await asyncio.wait_for(asyncio.gather(*(opened.wait() for opened, _, _ in watched)), 60)
+    seen.events = seen.bytes = 0
+    _say(event="ready")
+    due, opens = time.perf_counter(), arguments.opens.split(",") if arguments.opens else []
+    end = due + arguments.seconds
     async with asyncio.TaskGroup() as group:
-        for number, session in enumerate(sessions):
-            path = paths[number % len(paths)]
-            group.create_task(_read(session, arguments.url, path, seconds=arguments.seconds, seen=seen))
-    json.dump({"event": "read", "latencies": seen.latencies, "statuses": seen.statuses}, sys.stdout)
-    sys.stdout.write("\n")
+        while opens and due < end:
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            path = opens.pop(0)
+            opens.append(path)
+            group.create_task(_open(sessions[0], f"{arguments.url}{path}", path, due=due, seen=seen))
+            due += 1 / arguments.rate
+        await asyncio.sleep(max(0.0, end - time.perf_counter()))
+    _say(event="read", latencies=seen.latencies, statuses=seen.statuses, events=seen.events, bytes=seen.bytes)
+    for each in streams:
+        each.cancel()
+    await asyncio.gather(*streams, return_exceptions=True)
+    for session in sessions:
+        await session.close()
 
 
 def main() -> None:
@@ -77,7 +104,9 @@ def main() -> None:
     parser.add_argument("--url", required=True)
     parser.add_argument("--readers", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--paths", required=True, help="paths of the pages, comma-separated; the readers share them")
+    parser.add_argument("--paths", required=True, help="paths of the streams, comma-separated; the readers share them")
+    parser.add_argument("--opens", default="", help="paths of the pages that are opened in turn, comma-separated")
+    parser.add_argument("--rate", type=float, default=16, help="pages per second")
     asyncio.run(run(parser.parse_args()))
 
 
