@@ -104,6 +104,9 @@ lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, pros
 	@$(BIN)/codespell $(SPELLED)
 	@$(BIN)/python -m tests.prose
 
+house: $(STAMP) ## print the weight of the source, and the packages that a job crosses (two minutes): AGAINST=commit to compare
+	@$(BIN)/python -m tests.house $(if $(AGAINST),--against $(AGAINST))
+
 fmt: $(STAMP) ## format the code
 	@$(BIN)/ruff check --fix --exit-zero --quiet $(PACKAGES)
 	@$(BIN)/ruff format $(PACKAGES)
