@@ -11,6 +11,7 @@ compares the list with this module. Times are in seconds unless the name says ot
 from __future__ import annotations
 
 import functools
+import json
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -268,7 +269,102 @@ class App(BaseSettings):
         return secret(value)
 
 
-class Settings(Stores, App, Namespaces, Timed, Logs):
+OIDC_CALLBACK = "/ui/oidc/callback"
+
+
+def _is_right(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(login, str) for login in value)
+    return value in ("read", "write")
+
+
+class Login(BaseSettings):
+    """Settings of an OpenID provider, through which people log in to the dashboard."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
+    )
+
+    oidc_issuer: str | None = Field(
+        default=None,
+        description=(
+            "Issuer URL of an OpenID provider. People can then log in to the dashboard without an API token. Also set "
+            "OSTLER_OIDC_CLIENT_ID, OSTLER_OIDC_REDIRECT_URL and OSTLER_OIDC_GROUPS"
+        ),
+    )
+    oidc_client_id: str | None = Field(default=None, description="Id of Ostler's client at the OpenID provider")
+    oidc_client_secret: Secret | None = Field(
+        default=None,
+        description="Secret of Ostler's client at the OpenID provider. Leave it out for a public client",
+    )
+    oidc_redirect_url: str | None = Field(
+        default=None,
+        description=(
+            "Address to which the OpenID provider sends people back: `https://HOST/ui/oidc/callback`. Register the "
+            "same address at the provider"
+        ),
+    )
+    oidc_groups_claim: str = Field(
+        default="groups", description="Claim of the ID token that contains the groups of a person"
+    )
+    oidc_scopes: str = Field(
+        default="openid profile",
+        description=(
+            "Scopes that Ostler requests from the OpenID provider, separated by spaces. Some providers send the groups "
+            "only if the scope `groups` is requested"
+        ),
+    )
+
+    oidc_groups: Annotated[dict[str, Literal["read", "write"] | tuple[str, ...]], NoDecode] = Field(
+        default={},
+        validate_default=True,
+        description=(
+            "JSON object with the rights of each group at the OpenID provider: `write` (see and change everything), "
+            "`read` (see everything) or a list of account logins (see only these accounts). A person in several groups "
+            "has the rights of all of them"
+        ),
+    )
+
+    @field_validator("oidc_client_secret", mode="before")
+    @classmethod
+    def _one_secret(cls, value: Any) -> Any:
+        return secret(value)
+
+    @field_validator("oidc_groups", mode="before")
+    @classmethod
+    def _groups(cls, value: Any) -> Any:
+        try:
+            found = json.loads(value) if isinstance(value, str) else value
+        except json.JSONDecodeError:
+            found = None
+        if not isinstance(found, dict) or not all(_is_right(each) for each in found.values()):
+            raise ValueError('must be a JSON object such as {"platform": "write", "support": "read", "shop": ["acme"]}')
+        return found
+
+    @field_validator("oidc_issuer", "oidc_redirect_url")
+    @classmethod
+    def _provider(cls, value: str | None) -> str | None:
+        return None if value is None else http_address(value)
+
+    @field_validator("oidc_redirect_url")
+    @classmethod
+    def _callback(cls, value: str | None) -> str | None:
+        if value is not None and urlsplit(value).path != OIDC_CALLBACK:
+            raise ValueError(f"must end with {OIDC_CALLBACK}, directly after the host")
+        return value
+
+    @field_validator("oidc_groups")
+    @classmethod
+    def _together(cls, value: dict[str, Any], known: ValidationInfo) -> dict[str, Any]:
+        names = ("oidc_issuer", "oidc_client_id", "oidc_redirect_url")
+        missing = [variable(name) for name in names if known.data.get(name, "not valid") is None]
+        missing += [] if value else ["OSTLER_OIDC_GROUPS"]
+        if 0 < len(missing) <= len(names):
+            raise ValueError(f"a login through an OpenID provider also needs {' and '.join(missing)}")
+        return value
+
+
+class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     """Immutable settings of web and of the workers."""
 
     # Stores

@@ -1,8 +1,11 @@
-"""Scopes of an API token."""
+"""Scopes of an API token, and the rights of people who log in by their groups."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class TokenScope(StrEnum):
@@ -15,3 +18,27 @@ class TokenScope(StrEnum):
 def needed_for(method: str) -> TokenScope:
     """Return the scope that an HTTP method needs."""
     return TokenScope.READ if method in {"GET", "HEAD", "OPTIONS"} else TokenScope.WRITE
+
+
+GroupRights = Literal["read", "write"] | tuple[str, ...]
+"""Rights of a group: read everything, read and change everything, or read these accounts (logins)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Scopes of a person, and the logins of the accounts that the person may see. None means all accounts."""
+
+    scopes: frozenset[TokenScope]
+    logins: frozenset[str] | None
+
+
+def rights_of(groups: Collection[str], granted: Mapping[str, GroupRights]) -> Rights | None:
+    """Return the rights that a person has by all of their groups, or None if no group has any right."""
+    rights = [granted[group] for group in groups if group in granted]
+    if not rights:
+        return None
+    if "write" in rights:
+        return Rights(frozenset(TokenScope), None)
+    if "read" in rights:
+        return Rights(frozenset({TokenScope.READ}), None)
+    return Rights(frozenset({TokenScope.READ}), frozenset(login for each in rights for login in each))

@@ -3,6 +3,9 @@
 A token is `ostler_<key id>_<secret>`. The row of a token is found by the key id. The secret consists of 32 random
 bytes, and only the SHA-256 of the secret is stored. A slow password hash is not needed, because 256 random bits cannot
 be guessed. It would only slow every request. A token is shown only once, at its creation.
+
+A person who logs in to the dashboard through an OpenID provider also gets a row. Nobody knows the secret of this token:
+it exists only so that the person's session has the same rights, lists and revocation as any other.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Connection, LargeBinary, Row
+from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Connection, Index, LargeBinary, Row
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
@@ -25,7 +28,7 @@ from models.db.sql import text
 from models.tables import changes
 from ostler.secrets import Secret
 from rules.changes import Author, ChangeKind
-from rules.token_scopes import TokenScope
+from rules.token_scopes import Rights, TokenScope
 
 USED_AT_EVERY = timedelta(minutes=1)
 
@@ -42,6 +45,7 @@ class ApiToken(Base):
         CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
         CheckConstraint("accounts IS NULL OR cardinality(accounts) > 0", name="accounts_named"),
         CheckConstraint("accounts IS NULL OR scopes = ARRAY['read']", name="limited_reads"),
+        Index("ix_api_tokens_subject", "subject", unique=True, postgresql_where=text("revoked_at IS NULL")),
     )
 
     id: Mapped[Serial]
@@ -56,6 +60,9 @@ class ApiToken(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None] = mapped_column(comment="time of the last use, updated at most once a minute")
+    subject: Mapped[str | None] = mapped_column(
+        comment="issuer and subject of the person who logs in with this row; NULL: a command created the token"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,47 @@ def create(
     }
     changes.record(db, ChangeKind.TOKEN, name, object_id=token_id, before={}, after=after, by=by)
     return token_id, Secret(f"ostler_{key_id}_{secret}")
+
+
+def log_in_person(
+    db: Connection, *, subject: str, name: str, rights: Rights, expires_at: datetime, now: datetime
+) -> Holder | None:
+    """Return the holder for a person's new session, with the rights that the person has now.
+
+    `subject` identifies the person, whatever their name is. The person keeps the row of earlier logins, so that
+    sessions with other rights end. After a revocation, the next login begins a new row.
+
+    Returns None if the rights are limited to accounts of which none exists.
+    """
+    logins = None if rights.logins is None else sorted(login.lower() for login in rights.logins)
+    accounts = None
+    if logins is not None:
+        known = db.execute(text("SELECT id FROM accounts WHERE lower(login) = ANY(:logins)"), {"logins": logins})
+        accounts = sorted(known.scalars())
+        if not accounts:
+            return None
+    row = db.execute(
+        text("""
+            INSERT INTO api_tokens (key_id, digest, name, scopes, accounts, created_at, expires_at, subject)
+            VALUES (:key_id, :digest, :name, :scopes, CAST(:accounts AS bigint[]), :now, :expires_at, :subject)
+            ON CONFLICT (subject) WHERE revoked_at IS NULL
+                DO UPDATE SET name = :name, scopes = :scopes, accounts = CAST(:accounts AS bigint[]),
+                              expires_at = :expires_at
+            RETURNING id, key_id, digest, name, scopes, accounts, expires_at, revoked_at, last_used_at
+        """),
+        {
+            "key_id": secrets.token_hex(8),
+            "digest": _digest(secrets.token_urlsafe(32)),
+            "name": name,
+            "scopes": sorted(rights.scopes),
+            "accounts": accounts,
+            "now": now,
+            "expires_at": expires_at,
+            "subject": subject,
+        },
+    ).one()
+    found = _admit(db, row, now=now)
+    return found if isinstance(found, Holder) else None
 
 
 def well_formed(token: str) -> bool:

@@ -79,6 +79,7 @@ TENANCY = "integration/tasks/test_tenancy.py::"
 ACCESS = "integration/web/api/test_access.py::"
 LIMITED = "integration/web/api/test_limited_tokens.py::"
 SESSIONS = "integration/web/ui/test_sessions.py::"
+OPENID = "integration/web/ui/test_openid.py::"
 PAGES = "integration/web/ui/test_pages.py::"
 STREAMS = "integration/web/ui/test_streams.py::"
 JITS = "integration/tasks/test_may_hold_jit.py::"
@@ -420,6 +421,10 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "A process serves at most 200 streams": (
         STREAMS + "test_page_loads_again_by_itself_if_there_is_no_room_for_its_stream",
         STREAMS + "test_streams_hold_no_connection_of_postgres",
+    ),
+    "An ID token is accepted only if": (
+        OPENID + "test_forged_id_token_begins_no_session",
+        OPENID + "test_honest_answer_begins_a_session",
     ),
     "A session lasts at most 12 hours": (SESSIONS + "test_session_ends_after_twelve_hours",),
     "A session of a token with `--account`": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from http import HTTPStatus
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from fastapi import FastAPI
 from pydantic import ValidationError
@@ -27,13 +27,14 @@ from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import cause_of
 from ostler.secrets import Secret
-from ostler.settings import Settings
+from ostler.settings import OIDC_CALLBACK, Settings
 from rules.token_scopes import TokenScope
 from web.api.database import Database
 from web.api.gate import read_body
 from web.api.problems import Refusal, database_failed
 from web.edge.refused_log import RefusedLog
-from web.ui import sessions
+from web.ui import logins, sessions
+from web.ui.logins import Logins
 from web.ui.pages import Pages
 from web.ui.rendering import ASSETS, HOLDER, address, page, wants_stream
 from web.ui.sessions import SESSION, Sessions, holder_of
@@ -71,6 +72,11 @@ class Dashboard:
         self._database = database
         self._sessions = Sessions(settings.encryption_keys)
         self._refused = RefusedLog(log, "ui.login_refused")
+        self._provider = settings.oidc_issuer
+        by_provider = []
+        if settings.oidc_issuer is not None:
+            found = Logins(settings, sessions=self._sessions, database=database, local=_local)
+            by_provider = [Route("/oidc/login", found.begin), Route("/oidc/callback", found.finish)]
         pages = Pages(settings, database=database, streams=streams)
         self._router = Router(
             [
@@ -85,6 +91,7 @@ class Dashboard:
                 Route("/changes", pages.route(pages.changes)),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
+                *by_provider,
                 Route("/static/{name}", _asset),
             ],
             redirect_slashes=False,
@@ -126,7 +133,7 @@ class Dashboard:
 
     async def _login(self, request: Request) -> Response:
         if request.method != "POST":
-            return page(request, "login.html", next=_local(request.query_params.get("next")), problem=None)
+            return self._login_page(request, after=_local(request.query_params.get("next")))
         if not sessions.is_from_own_page(request):
             raise _foreign()
         body = (await read_body(request, largest=LARGEST_FORM)).decode("utf-8", "replace")
@@ -144,11 +151,16 @@ class Dashboard:
                 if isinstance(found, Refused)
                 else "This token lacks the scope read. Create a token with `ostler token create NAME --scope read`."
             )
-            return page(request, "login.html", status=HTTPStatus.FORBIDDEN, next=after, problem=problem)
+            return self._login_page(request, after=after, problem=problem)
         response = RedirectResponse(after, HTTPStatus.SEE_OTHER)
         self._sessions.begin(response, found, secure=sessions.is_https(request), now=utcnow())
         log.info("ui.logged_in", token_name=found.name)
         return response
+
+    def _login_page(self, request: Request, *, after: str, problem: str | None = None) -> Response:
+        status = HTTPStatus.OK if problem is None else HTTPStatus.FORBIDDEN
+        provider = None if self._provider is None else urlsplit(self._provider).hostname
+        return page(request, "login.html", status=status, next=after, problem=problem, provider=provider)
 
     async def _verify(self, token: str) -> Holder | Refused:
         if not api_tokens.well_formed(token):
@@ -225,7 +237,7 @@ def _to_login(request: Request) -> Response:
 
 def _local(path: str | None) -> str:
     """Return a path of the dashboard. Any other address is replaced by the first page."""
-    if path is None or not path.startswith("/ui/") or path.startswith(("/ui/login", "/ui/logout")):
+    if path is None or not path.startswith("/ui/") or path.startswith(("/ui/login", "/ui/logout", logins.PATH)):
         return "/ui/"
     return path
 

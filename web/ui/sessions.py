@@ -52,8 +52,7 @@ class Sessions:
     """
 
     def __init__(self, keys: Sequence[Secret]) -> None:
-        derived = [hmac.digest(key.reveal().encode(), b"ostler dashboard session", hashlib.sha256) for key in keys]
-        self._cipher = Cipher([Secret(base64.urlsafe_b64encode(key).decode()) for key in derived])
+        self._cipher = cipher_for("session", keys)
 
     def begin(self, response: Response, holder: Holder, *, secure: bool, now: datetime) -> None:
         """Add the cookie of a new session to an answer. `secure` must be True if the browser uses HTTPS."""
@@ -86,6 +85,13 @@ def holder_of(db: Connection, session: Session, *, now: datetime) -> Holder | No
     if isinstance(found, Refused) or not hmac.compare_digest(rights_of(found), session.rights):
         return None
     return found
+
+
+def cipher_for(purpose: str, keys: Sequence[Secret]) -> Cipher:
+    """Return the cipher of one kind of cookie. Its keys are derived from `keys`, and differ for each purpose."""
+    label = f"ostler dashboard {purpose}".encode()
+    derived = [hmac.digest(key.reveal().encode(), label, hashlib.sha256) for key in keys]
+    return Cipher([Secret(base64.urlsafe_b64encode(key).decode()) for key in derived])
 
 
 def end(response: Response) -> None:

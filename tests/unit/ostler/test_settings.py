@@ -147,6 +147,33 @@ def test_certificate_without_its_key_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert load().web_polls_tls_key == "/tls.key"
 
 
+LOGIN = {
+    "OSTLER_OIDC_ISSUER": "https://login.example.com",
+    "OSTLER_OIDC_CLIENT_ID": "ostler",
+    "OSTLER_OIDC_REDIRECT_URL": "https://ostler.example.com/ui/oidc/callback",
+    "OSTLER_OIDC_GROUPS": '{"platform": "write", "shop": ["acme"]}',
+}
+
+
+@pytest.mark.parametrize("name", LOGIN)
+def test_login_by_a_provider_needs_all_four_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each, value in LOGIN.items():
+        monkeypatch.setenv(each, value)
+    assert load().oidc_groups == {"platform": "write", "shop": ("acme",)}
+    load.cache_clear()
+    monkeypatch.delenv(name)
+    with pytest.raises(ConfigurationError, match=f"also needs {name}"):
+        load()
+
+
+@pytest.mark.parametrize("groups", ["{", "[]", '{"a": "admin"}', '{"a": []}', '{"a": ["acme", 3]}', '{"a": {}}'])
+def test_groups_of_a_provider_are_checked_at_start(groups: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each, value in (LOGIN | {"OSTLER_OIDC_GROUPS": groups}).items():
+        monkeypatch.setenv(each, value)
+    with pytest.raises(ConfigurationError, match=r"OSTLER_OIDC_GROUPS: .*must be a JSON object such as"):
+        load()
+
+
 def test_empty_variables_of_tls_are_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OSTLER_WEB_POLLS_TLS_CERT", "OSTLER_WEB_POLLS_TLS_KEY", "OSTLER_DISPATCH_CA"):
         monkeypatch.setenv(name, "")
