@@ -1,7 +1,7 @@
 """The dashboard as one application, which is mounted at `/ui`.
 
-Every request passes the checks of `Dashboard` first. Every path that is not in `OPEN` needs a session, even a path that
-does not exist. A new page is therefore always protected.
+Every request passes the checks of `Dashboard` first. Every path outside `OPEN` and `OF_PROVIDER` needs a session, even
+a path that does not exist. A new page is therefore always protected.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ AGAIN_IN = 5
 
 OPEN = frozenset({"/ui/login", *(f"/ui/static/{name}" for name in ASSETS)})
 """Paths that need no session. The answers contain no data from the database."""
+OF_PROVIDER = frozenset({f"{logins.PATH}/login", OIDC_CALLBACK})
+"""Further paths without a session, if people can log in through an OpenID provider."""
 
 _HEADERS = {
     b"content-security-policy": (
@@ -119,7 +121,7 @@ class Dashboard:
     async def _check(self, request: Request) -> Response | None:
         """Return the answer to a request without a session, or None if the request may pass."""
         path = request.url.path
-        if path in OPEN:
+        if path in OPEN or (self._provider is not None and path in OF_PROVIDER):
             return None
         now = utcnow()
         session = self._sessions.read(request, now=now)
