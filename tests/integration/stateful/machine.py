@@ -88,6 +88,7 @@ POOLS["static"] = pool_facts(
 WEIGHTS = {
     "nearly_all_goes_well_for_a_while": 8,
     "a_step_is_overtaken": 5,
+    "an_unstamp_is_overtaken": 2,
     "a_job_is_queued": 5,
     "an_environment_lets_a_job_go": 1,
     "github_gives_a_job": 6,
@@ -443,6 +444,31 @@ class ClaimPath(RuleBasedStateMachine):
             self._apply_late(0)
             self.laws.check()
 
+    def an_unstamp_is_overtaken(self, draw: Draw) -> None:
+        """Let the un-stamp of a release reach the cluster when the Pod serves its next job."""
+        self._all_goes_well(draw, only="ostler.dispatch")
+        claims = self.world.rows(
+            "SELECT id, job_id FROM claims WHERE state = 'claimed' AND job_id IS NOT NULL ORDER BY id DESC LIMIT 2"
+        )
+        if not claims:
+            return
+        claim, github = draw.one(claims), self.world.github
+        self._step("stamp", claim.id, CallOutcome.ANSWERED, 1)
+        event = github.jobs[claim.job_id].event
+        github.finish(claim.job_id, "cancelled")
+        self._deliver_webhooks()
+        self._step("release", claim.id, CallOutcome.LATE, 2)  # the first call reads the Pod
+        self.laws.check()
+        self.world.now = later(self.world.now, 25)
+        self._sweep("resume", CallOutcome.ANSWERED)
+        github.add_job(event.owner_id, event.labels, waiting=False)
+        for _ in range(3):
+            self._all_goes_well()
+            self.laws.check()
+        while self.world.cluster.late:
+            self._apply_late(0)
+            self.laws.check()
+
     # The end of each example
 
     def _comes_to_rest(self) -> None:
@@ -522,9 +548,7 @@ class ClaimPath(RuleBasedStateMachine):
                     self._add_pod(name)
             if sum(job.status == "queued" for job in github.jobs.values()) < 2:
                 github.add_job(sorted(ACCOUNTS)[but.other % 2], LABELS[but.pick % 3], waiting=False)
-        hooks = self.world.github.webhooks
-        while hooks:
-            self._intake([hooks.pop(0)])
+        self._deliver_webhooks()
         self._poll([pod for pod in self.world.cluster.pods.values() if pod.polls], WEBS[0], CallOutcome.ANSWERED, 1)
         for number in range(len(self.world.messages) + 8):
             waiting = [message for message in self.world.messages if only in {None, message.name}]
@@ -596,6 +620,10 @@ class ClaimPath(RuleBasedStateMachine):
             self.world.wake(pool_id)
         for claim_id in applied.releases:
             self.world.send(RELEASE, claim_id=claim_id)
+
+    def _deliver_webhooks(self) -> None:
+        while self.world.github.webhooks:
+            self._intake([self.world.github.webhooks.pop(0)])
 
     def _poll(self, pods: Sequence[Pod], web: str, outcome: CallOutcome, at: int) -> None:
         """Let Pods poll; what is minted is handed over at once, and an answer that ends a poller ends it."""
