@@ -300,7 +300,7 @@ class Login(BaseSettings):
     oidc_redirect_url: str | None = Field(
         default=None,
         description=(
-            "Address to which the OpenID provider sends people back: `https://HOST/ui/oidc/callback`. Register the "
+            "The OpenID provider sends people back to this address: `https://HOST/ui/oidc/callback`. Register the "
             "same address at the provider"
         ),
     )
