@@ -32,6 +32,7 @@ from cli import (
     sweeps,
     tokens,
     top,
+    usage,
     verify_deploy,
 )
 from cli.healthy import Process, problem_of
@@ -101,6 +102,7 @@ LOOK, CHANGE, INSTALL, RUN = "Look", "Change", "Install and check", "Processes"
 app.command(rich_help_panel=LOOK)(top.top)
 app.command(rich_help_panel=LOOK)(stats.stats)
 app.command(rich_help_panel=LOOK)(report.report)
+app.command(rich_help_panel=LOOK)(usage.usage)
 app.command(rich_help_panel=LOOK)(jobs.jobs)
 app.command(rich_help_panel=LOOK)(jobs.job)
 app.command(rich_help_panel=LOOK)(pods.pods)

@@ -61,9 +61,9 @@ class Api:
                 break
         return rows, cursor is not None
 
-    def get(self, path: str) -> dict[str, Any] | None:
+    def get(self, path: str, **query: str) -> dict[str, Any] | None:
         """Return one object, or None if the API does not know it."""
-        found: dict[str, Any] | None = self._ask(path, {})
+        found: dict[str, Any] | None = self._ask(path, query)
         return found
 
     def id_of(self, path: str, field: str, given: str | None) -> int | None:

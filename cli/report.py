@@ -11,6 +11,7 @@ from cli.output import Json, object_of, print_json, query, time_of
 from cli.stats import print_waits, shown
 from cli.sweeps import print_summary
 from cli.tables import Column, Kind, print_table
+from cli.usage import print_starts
 from ostler.clock import utcnow
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ def report(
     ] = "24h",
     as_json: Json = False,
 ) -> None:
-    """Report a span until now: waits by pool and account, runner minutes, idle minutes of warm Pods, and repairs.
+    """Report a span until now: waits and late starts, runner minutes, idle minutes of warm Pods, and repairs.
 
     Jobs and Pods whose rows were deleted after OSTLER_KEEP_JOBS are missing.
     """
     from models.browse.repairs import summary
+    from models.browse.usage import starts, told_starts
     from models.browse.waits import By, idle, waits
 
     now = utcnow()
@@ -37,6 +39,7 @@ def report(
         return {
             "pools": waits(db, since=begin, until=now, by=By.POOL, now=now),
             "accounts": waits(db, since=begin, until=now, by=By.ACCOUNT, now=now),
+            "starts": [told_starts(each) for each in starts(db, since=begin, until=now)],
             "idle": idle(db, since=begin, until=now, now=now),
             "repairs": summary(db, since=begin),
         }
@@ -48,6 +51,7 @@ def report(
                 "since": begin,
                 "until": now,
                 **{name: [shown(each) for each in found[name]] for name in ("pools", "accounts")},
+                "starts": found["starts"],
                 "idle": [asdict(each) for each in found["idle"]],
                 "repairs": [object_of(row) for row in found["repairs"]],
             }
@@ -57,6 +61,8 @@ def report(
     for by in ("pool", "account"):
         print_waits(by, found[f"{by}s"], empty="no job began to run")
         typer.echo()
+    print_starts(found["starts"])
+    typer.echo()
     print_table(
         (Column("pool", Kind.NAME), "Pods that were idle", "idle minutes"),
         ((each.pool, each.pods, f"{each.seconds / 60:.1f}") for each in found["idle"]),

@@ -606,6 +606,11 @@ def _size() -> Json:
             None,
             "Time after the deletion of the pool before a running job is reported as overdue. It ends no job.",
         ),
+        "startTarget": _duration(
+            None,
+            "Time from the queueing of a job to its start within which jobs should start. `ostler usage` reports the "
+            "jobs that took longer. It changes no job and no Pod.",
+        ),
         "maxJobDuration": {
             **_duration(
                 None,

@@ -160,6 +160,7 @@ class PoolSeen:
     max_concurrent: int
     drain_timeout: float | None
     max_job_seconds: float | None
+    start_target: float | None
     allowed_accounts: tuple[int, ...]
     allowed_repositories: tuple[str, ...]
     routing_priority: int
@@ -417,6 +418,7 @@ def read_pool(item: Json) -> PoolSeen:
         max_concurrent=int(provisioning.get("maxConcurrent", 100)),
         drain_timeout=_optional(spec, "drainTimeout", problems),
         max_job_seconds=_longest_job(spec, problems),
+        start_target=_optional(spec, "startTarget", problems),
         allowed_accounts=tuple(int(account) for account in spec.get("allowedAccounts") or ()),
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),

@@ -1,4 +1,4 @@
-"""Time that jobs waited until a runner began to execute them, by pool, account, repository or time."""
+"""Time that jobs waited until a runner began to execute them, and idle time of Pods, by pool, account or time."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ from models.db.sql import text
 from rules.waiting.steps import Expected
 
 _MOST_EXPECTED = 500
+
+BEGAN = """
+    SELECT j.id, j.account_id, j.repository, j.pool_id, j.queued_at, e.claim_id, e.started_at, e.ended_at
+    FROM (
+        SELECT id, account_id, repository, pool_id, queued_at FROM jobs
+        WHERE state = 'completed' AND completed_at >= :since
+        UNION ALL
+        SELECT id, account_id, repository, pool_id, queued_at FROM jobs WHERE state = 'running'
+    ) j JOIN executions e ON e.job_id = j.id
+    WHERE e.started_at < :until
+      AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
+"""
+"""SQL query of jobs with their executions, of which some part was after `:since`, and the begin before `:until`."""
 
 
 class By(StrEnum):
@@ -29,12 +42,12 @@ class By(StrEnum):
 _NAMES = {
     By.POOL: "coalesce(p.name, '-')",
     By.ACCOUNT: "a.login",
-    By.REPOSITORY: "j.repository",
+    By.REPOSITORY: "b.repository",
     By.FIVE_MINUTES: (
-        "to_char(date_bin('5 min', e.started_at, '2000-01-01 UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')"
+        "to_char(date_bin('5 min', b.started_at, '2000-01-01 UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')"
     ),
-    By.HOUR: "to_char(date_trunc('hour', e.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')",
-    By.DAY: "to_char(date_trunc('day', e.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    By.HOUR: "to_char(date_trunc('hour', b.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')",
+    By.DAY: "to_char(date_trunc('day', b.started_at, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
 }
 
 
@@ -77,22 +90,15 @@ def waits(
             SELECT {_NAMES[by]} AS name, count(*) AS jobs,
                    percentile_cont(0.5) WITHIN GROUP (ORDER BY waited) AS p50,
                    percentile_cont(0.95) WITHIN GROUP (ORDER BY waited) AS p95, max(waited) AS most,
-                   CAST(sum(greatest(0, extract(epoch FROM least(coalesce(e.ended_at, :now), :until) - e.started_at)))
+                   CAST(sum(greatest(0, extract(epoch FROM least(coalesce(b.ended_at, :now), :until) - b.started_at)))
                         AS float8) AS run_seconds
-            FROM (
-                SELECT id, pool_id, account_id, repository, queued_at FROM jobs
-                WHERE state = 'completed' AND completed_at >= :since
-                UNION ALL
-                SELECT id, pool_id, account_id, repository, queued_at FROM jobs WHERE state = 'running'
-            ) j
-            JOIN executions e ON e.job_id = j.id
-            JOIN accounts a ON a.id = j.account_id
-            LEFT JOIN pools p ON p.id = j.pool_id
+            FROM ({BEGAN}) b
+            JOIN accounts a ON a.id = b.account_id
+            LEFT JOIN pools p ON p.id = b.pool_id
             CROSS JOIN LATERAL (
-                SELECT greatest(0, CAST(extract(epoch FROM e.started_at - j.queued_at) AS float8)) AS waited
+                SELECT greatest(0, CAST(extract(epoch FROM b.started_at - b.queued_at) AS float8)) AS waited
             ) w
-            WHERE e.started_at >= :since AND e.started_at < :until
-              AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
+            WHERE b.started_at >= :since
             GROUP BY GROUPING SETS ((1{_ALSO.get(by, "")}), ()) HAVING count(*) > 0
             ORDER BY grouping({_NAMES[by]}), 1
         """),

@@ -56,6 +56,7 @@ class PoolFacts:
     max_concurrent: int = 100
     drain_timeout: float | None = None
     max_job_seconds: float | None = None
+    start_target: float | None = None
     runner_group_name: str | None = None
     allow_forks: bool = False
     pod_security: str = "restricted"

@@ -89,6 +89,9 @@ class Pool(Base):
         comment="seconds of a drain after which the status of the pool reports it as late; NULL: no limit"
     )
     max_job_seconds: Mapped[float | None] = mapped_column(comment="seconds after which a job is ended; NULL: no limit")
+    start_target: Mapped[float | None] = mapped_column(
+        comment="seconds within which jobs should start, for reports; NULL: no target"
+    )
     allowed_accounts: Mapped[list[int]]
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]

@@ -50,6 +50,7 @@ def pool_facts(rt: Runtime, pool: PoolSeen) -> pool_mirror.PoolFacts:
         max_concurrent=pool.max_concurrent,
         drain_timeout=pool.drain_timeout,
         max_job_seconds=pool.max_job_seconds,
+        start_target=pool.start_target,
         writers=pool.writers,
     )
 

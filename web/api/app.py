@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from ostler.settings import Settings
-from web.api import accounts, changes, claims, docs, gates, jobs, pods, pools, problems, sweeps
+from web.api import accounts, changes, claims, docs, gates, jobs, pods, pools, problems, sweeps, usage
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
@@ -92,6 +92,7 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
     api.include_router(sweeps.router(database, cursors), responses=missing)
     api.include_router(changes.router(database, cursors), responses=missing)
     api.include_router(gates.router(database))
+    api.include_router(usage.router(database))
     api.include_router(docs.router())
     return Gate(api, database=database)
 

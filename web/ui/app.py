@@ -90,6 +90,7 @@ class Dashboard:
                 Route("/accounts/{account_id}", pages.route(pages.account)),
                 Route("/sweeps", pages.route(pages.sweeps)),
                 Route("/repairs", pages.route(pages.repairs)),
+                Route("/usage", pages.route(pages.usage)),
                 Route("/changes", pages.route(pages.changes)),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),

@@ -26,6 +26,7 @@ from models.browse.pods import PodFilter, list_pods, pod_story
 from models.browse.pools import PoolFilter, PoolStory, list_pools, pool_story, told
 from models.browse.repairs import RepairFilter, count_repairs, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps
+from models.browse.usage import month_of, usage_of
 from models.browse.waits import By, Waits, expected, waits
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
@@ -34,6 +35,7 @@ from rules.changes import ChangeKind, in_words
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
 from rules.pools.pod_states import PodState
+from rules.waiting.blame import Blame
 from rules.waiting.steps import Expected
 from web.api.changes import Changes
 from web.api.cursors import Cursors
@@ -42,6 +44,7 @@ from web.api.jobs import Jobs
 from web.api.problems import Refusal
 from web.api.schema import BIGGEST_ID
 from web.api.sweeps import Repairs
+from web.api.usage import Month
 from web.ui import drawings
 from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
 from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, wants_stream
@@ -232,6 +235,23 @@ class Pages:
         story, hour, day = found
         values = {"account": story.account, "story": story, "hour": hour, "day": day, "most": MOST}
         return Shown("account.html", now, values)
+
+    async def usage(self, request: Request) -> Shown:
+        """Answer with the use of runners in a month, and the starts of its jobs against the targets."""
+        holder, now = _holder(request), utcnow()
+        since, until = month_of(_query(request, Month).month, now=now)
+        found = await self._database().run(
+            lambda db: usage_of(db, since=since, until=until, now=now, accounts=holder.accounts)
+        )
+        values = {
+            "found": found,
+            "blames": list(Blame),
+            "month": f"{since:%Y-%m}",
+            "before": f"{since - timedelta(days=1):%Y-%m}",
+            "after": f"{until:%Y-%m}" if until < now else None,
+            "most": LARGEST,
+        }
+        return Shown("usage.html", now, values, live=False)
 
     async def sweeps(self, request: Request) -> Shown:
         """Answer with all sweeps: their last ticks, their pauses, and the repairs of the last day."""

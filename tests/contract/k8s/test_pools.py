@@ -82,6 +82,7 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
         "paused": True,
         "drainTimeout": "1h30m",
         "maxJobDuration": "1h1s",
+        "startTarget": "90s",
         "autoscaling": {
             "enabled": True,
             "minWarm": 2,
@@ -95,7 +96,7 @@ def test_all_of_a_spec_is_read(admin: KubeClient, namespace: str) -> None:
     }
     pool = create_pool(admin, namespace=namespace, name="full", spec=spec)
     assert (pool.paused, pool.drain_timeout, pool.autoscaled) == (True, 5400, True)
-    assert (pool.max_job_seconds, pool.max_surge) == (3601, 0)
+    assert (pool.max_job_seconds, pool.start_target, pool.max_surge) == (3601, 90, 0)
     assert (pool.min_warm, pool.max_replicas, pool.scale_down_delay, pool.target_busy_percent) == (2, 9, 90, 75)
     assert (pool.max_unavailable_percent, pool.start_timeout, pool.max_concurrent) == (25, 120, 3)
     assert pool.pod_template == {"spec": {"nodeSelector": {"disk": "ssd"}}}
@@ -146,6 +147,8 @@ def test_replicas_can_be_changed_without_changing_the_template(admin: KubeClient
     after = patch_pool_replicas(admin, namespace=namespace, name="p", replicas=7)
     assert after.replicas == 7
     assert after.template_hash == before.template_hash
+    aimed = create_pool(admin, namespace=namespace, name="r", spec={**SPEC, "startTarget": "1m"})
+    assert aimed.template_hash == before.template_hash
     other = create_pool(admin, namespace=namespace, name="q", spec={**SPEC, "image": "runner:2"})
     assert other.template_hash != before.template_hash
 

@@ -32,6 +32,7 @@ BY_ACCOUNT = {
     "/v1/jobs/{job_id}",
     "/v1/jobs/{job_id}/explanation",
     "/v1/pods/{pod}",
+    "/v1/usage",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -95,6 +95,7 @@ PATHS = (
     "/ui/sweeps",
     "/ui/repairs",
     "/ui/changes",
+    "/ui/usage",
     "/ui/login",
     "/ui/jobs/1",
     "/ui/nothing",
@@ -166,6 +167,27 @@ def test_empty_installation_says_what_is_missing(dashboard: Dashboard) -> None:
     assert "No job began within the last hour." in shown
     assert "No job matches these filters." in text_of(dashboard, "/ui/jobs")
     assert "No sweep has repaired anything yet." in text_of(dashboard, "/ui/repairs")
+
+
+def test_usage_shows_the_minutes_of_a_month_and_late_starts(dashboard: Dashboard) -> None:
+    assert "No runner was used." in text_of(dashboard, "/ui/usage?month=2026-01")
+    dashboard.account()
+    pool_id = dashboard.pool("<b>fast</b>")
+    dashboard.execute("UPDATE pools SET start_target = 30")
+    dashboard.job(100, pool_id=pool_id, state="completed", queued_at=datetime(2026, 1, 31, 23, tzinfo=UTC))
+    dashboard.execute("UPDATE jobs SET completed_at = '2026-02-01T01:00Z'")
+    dashboard.execute("""
+        INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at, ended_at)
+        VALUES (100, 'r', 7, 1, 1, '2026-01-31T23:30Z', '2026-02-01T00:30Z')
+    """)
+    shown = text_of(dashboard, "/ui/usage?month=2026-01")
+    assert "acme <b>fast</b> acme/shop 1 30.0 0.0" in shown
+    assert "<b>fast</b> 30 s 1 0.0% 1 1 0 0 0 0" in shown
+    assert "The stored jobs begin with those that ended on 2026-02-01." in shown
+    other = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[8]))
+    assert "No runner was used." in text_of(dashboard, "/ui/usage?month=2026-01", cookie=other)
+    assert "No runner was used." in text_of(dashboard, "/ui/usage?month=2099-01")
+    assert dashboard.see("/ui/usage?month=2026-13").status_code == 422
 
 
 def test_overview_shows_queue_pods_and_budgets(dashboard: Dashboard) -> None:

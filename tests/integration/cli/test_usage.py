@@ -1,0 +1,130 @@
+"""`ostler usage` shows the use of a month and the starts against targets, for people, scripts and spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ostler.clock import utcnow
+from tests.integration.cli.test_operator import Operator, count_pods, operator
+
+__all__ = ["operator"]
+
+MONTH = (utcnow().replace(day=1) - timedelta(days=40)).strftime("%Y-%m")
+BEGIN = datetime.strptime(MONTH, "%Y-%m").replace(tzinfo=UTC)
+END = (BEGIN + timedelta(days=32)).replace(day=1)
+
+WARM_BEFORE = """
+    UPDATE runner_pods SET created_at = created_at - interval '1 h', first_polled_at = first_polled_at - interval '1 h'
+"""
+AT_BUDGET = """
+    UPDATE runner_pods SET created_at = created_at - interval '1 h', first_polled_at = first_polled_at - interval '1 h';
+    UPDATE accounts SET budget_count = 1
+"""
+
+
+@pytest.fixture
+def history(operator: Operator) -> Operator:
+    """Job 11 waited 10 minutes for a Pod, which began to poll 30 s after its creation, and ran over the month's end.
+
+    The Pod was warm for 5 s. The target of the pool is one minute.
+    """
+    count_pods(operator)
+    operator.execute("UPDATE pools SET start_target = 60")
+    operator.execute(
+        "UPDATE jobs SET state = 'completed', queued_at = :queued, completed_at = :until WHERE id = 11",
+        queued=END - timedelta(minutes=20),
+        until=END + timedelta(minutes=30),
+    )
+    claimed = END - timedelta(minutes=10, seconds=5)
+    operator.execute(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, first_polled_at,
+                                 terminal_at, gone_at)
+        SELECT pool_id, 'runners', 'old-1', 'old-1', 'old-1', 'h', :created, :polled, :until, :until
+        FROM jobs WHERE id = 11
+        """,
+        created=claimed - timedelta(seconds=35),
+        polled=claimed - timedelta(seconds=5),
+        until=END + timedelta(minutes=30),
+    )
+    operator.execute(
+        """
+        INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, scope, vcpu, memory, state,
+                            created_at, changed_at, minted_at, delivered_at, ended_at, end_reason)
+        SELECT 'job', 11, r.id, r.uid, r.pool_id, 77, 'orgs/acme', 1, 1, 'ended', :at, :at, :at, :at, :until,
+               'completed'
+        FROM runner_pods r WHERE r.name = 'old-1'
+        """,
+        at=claimed,
+        until=END + timedelta(minutes=30),
+    )
+    operator.execute(
+        """
+        INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
+        SELECT 11, 'r', id, 77, 1, 1, :started, :until FROM claims WHERE pod_uid = 'old-1'
+        """,
+        started=END - timedelta(minutes=10),
+        until=END + timedelta(minutes=30),
+    )
+    return operator
+
+
+def test_usage_counts_the_minutes_within_the_month_and_the_idle_time(history: Operator) -> None:
+    found = history.json("usage", "--month", MONTH)
+    used, idle = found["items"]
+    assert (used["account"], used["pool"], used["repository"]) == ("acme", "linux", "acme/app")
+    assert (used["jobs"], used["runner_minutes"], used["idle_minutes"]) == (1, 10, 0)
+    assert (idle["account"], idle["pool"], idle["runner_minutes"]) == (None, "linux", 0)
+    assert idle["idle_minutes"] == pytest.approx(5 / 60)
+    assert found["rows_since_at"].startswith(f"{END:%Y-%m-%d}")
+    (after,) = (each for each in history.json("usage", "--month", f"{END:%Y-%m}")["items"] if each["account"])
+    assert (after["jobs"], after["runner_minutes"]) == (1, 30)
+    assert history.json("usage", "--month", "2020-02")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ("SELECT", "capacity"),
+        ("UPDATE runner_pods SET created_at = created_at - interval '9 min'", "cluster"),
+        (WARM_BEFORE, "ostler"),
+        (AT_BUDGET, "budget"),
+        ("UPDATE claims SET created_at = created_at - interval '9 min'", "github"),
+        ("UPDATE executions SET claim_id = NULL", "capacity"),
+        ("UPDATE pools SET start_target = 700", None),
+    ],
+)
+def test_usage_blames_the_longest_part_of_a_late_start(history: Operator, change: str, cause: str | None) -> None:
+    history.execute(change)
+    (found,) = history.json("usage", "--month", MONTH)["starts"]
+    assert (found["pool"], found["jobs"], found["late"]) == ("linux", 1, int(cause is not None))
+    assert {name for name, many in found["blamed"].items() if many} == ({cause} - {None})
+
+
+def test_usage_prints_tables_and_says_where_the_rows_begin(history: Operator) -> None:
+    shown = " ".join(history.run("usage", "--month", MONTH).stdout.split())
+    assert f"From {BEGIN:%Y-%m-%d} to {END:%Y-%m-%d} 00:00 UTC" in shown
+    assert f"The stored jobs begin with those that ended on {END:%Y-%m-%d}." in shown
+    assert "acme linux acme/app 1 10.0 0.0" in shown
+    assert "linux 1m0s 1 0.0% 1 1 0 0 0 0" in shown
+    assert "no job began in a pool with a target" in history.run("usage", "--month", "2020-02").stdout
+    assert "linux 1m0s" not in history.run("report", "--since", "1h").stdout
+
+
+def test_usage_as_csv_has_a_row_for_each_item(history: Operator) -> None:
+    head, *rows = csv.reader(io.StringIO(history.run("usage", "--month", MONTH, "--csv").stdout))
+    assert head == ["account", "pool", "repository", "jobs", "runner_minutes", "idle_minutes"]
+    assert rows[0] == ["acme", "linux", "acme/app", "1", "10.0", "0.0"]
+    assert rows[1][:3] == ["", "linux", ""]
+
+
+@pytest.mark.parametrize("month", ["2026-13", "november", "2999-01", "2026-11-01"])
+def test_usage_refuses_a_month_that_is_none_or_has_not_begun(history: Operator, month: str) -> None:
+    done = history.run("usage", "--month", month)
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert f"{month} has not begun" in said or f"found '{month}'; expected a month such as 2026-11" in said

@@ -1,0 +1,75 @@
+"""`/v1/usage`: the use of runners in a month, and the starts of its jobs against the targets of their pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.browse.usage import month_of, told, usage_of
+from ostler.clock import utcnow
+from rules.waiting.blame import Blame
+from web.api.database import Database
+from web.api.limited import Visible
+
+
+class Month(BaseModel):
+    """The month of a usage."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    month: str | None = Field(
+        default=None,
+        pattern=r"^20[0-9]{2}-(0[1-9]|1[0-2])$",
+        description="month in UTC; by default the present month",
+        examples=["2026-11"],
+    )
+
+
+class Used(BaseModel):
+    """Use of the runners of a pool by one account and repository, or the idle time of the pool."""
+
+    account: str | None = Field(description="login; null for the idle time of warm Pods")
+    pool: str | None = Field(description="null if the job had no pool")
+    repository: str | None
+    jobs: int = Field(description="jobs that ran in the span, completely or in part")
+    runner_minutes: float
+    idle_minutes: float = Field(description="time of warm Pods without a job")
+
+
+class Starts(BaseModel):
+    """Starts of jobs of one pool with a target (`startTarget`)."""
+
+    pool: str
+    target_seconds: float
+    jobs: int = Field(description="jobs that began in the span")
+    late: int = Field(description="jobs that began later than the target after they were queued")
+    blamed: dict[Blame, int] = Field(description="late jobs by cause, at most the latest 5,000 of all pools")
+
+
+class Usage(BaseModel):
+    """Use of runners in a month."""
+
+    since_at: datetime
+    until_at: datetime = Field(description="end of the month, or the present time")
+    rows_since_at: datetime | None = Field(
+        description="end of the oldest stored job: work before this time might be missing; null without a stored job"
+    )
+    items: list[Used] = Field(description="idle time comes last, and is left out for a limited token")
+    starts: list[Starts]
+
+
+def router(database: Callable[[], Database]) -> APIRouter:
+    """Return the route of the usage."""
+    routes = APIRouter(prefix="/v1/usage", tags=["usage"])
+
+    @routes.get("", summary="Show the use of runners in a month", response_model=Usage)
+    async def read_usage(query: Annotated[Month, Query()], accounts: Visible) -> dict[str, Any]:
+        now = utcnow()
+        since, until = month_of(query.month, now=now)
+        return told(await database().run(lambda db: usage_of(db, since=since, until=until, now=now, accounts=accounts)))
+
+    return routes
