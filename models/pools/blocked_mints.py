@@ -58,7 +58,7 @@ _OF_GROUP = text(f"""
 def blocked_mints(db: Connection, pool_id: int, *, now: datetime) -> BlockedMints | None:
     """Return the backoff that holds the most jobs of a pool.
 
-    If no backoff holds a job of the pool, return the reason for which the most jobs cannot use the pool's runner group,
+    If no backoff holds a job of the pool, return the most frequent reason why jobs cannot use the pool's runner group,
     or None if there is no such job.
 
     The probe of a backoff is the one job that is tried after the wait. It is counted among the held jobs of the

@@ -15,7 +15,7 @@ from rules.claims.fairness import Budget
 from rules.routing.access import Access
 
 OUT_OF_REACH = timedelta(hours=1)
-"""Period for which the queued jobs of an installation that is suspended or removed are held.
+"""Time during which the queued jobs of a suspended or removed installation are held.
 
 A webhook can end the period earlier.
 """

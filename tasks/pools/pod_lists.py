@@ -39,8 +39,7 @@ from tasks.worker.transactions import NOW
 log = structlog.get_logger(__name__)
 
 MIN_POOLS = 2
-"""Smallest number of pools for which a shared list is made. The reconcile of a single pool lists the pool's Pods
-itself."""
+"""Smallest number of pools that share a list. The reconcile of a single pool lists the pool's Pods itself."""
 
 LIST_SECONDS = 10.0
 """Longest time in seconds to make a shared list. The value equals the default period of the task `ostler.pools`.

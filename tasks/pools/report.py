@@ -37,7 +37,7 @@ STATUS_SECONDS = 5.0
 """Shortest time in seconds between two writes of a pool's status. A changed condition is written at once."""
 
 HELD_SECONDS = 60.0
-"""Seconds after the end of its grace period from which a terminal Pod counts as kept by a finalizer."""
+"""Seconds after the end of its grace period until a terminal Pod counts as kept by a finalizer."""
 
 MESSAGE = 300
 """Maximum length of the names of gates or finalizers in a condition."""

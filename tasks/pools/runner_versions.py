@@ -44,7 +44,7 @@ def record_versions(rt: Runtime, seen: Sequence[RunnerSeen], *, installation_id:
 
 
 def ask_end(rt: Runtime, *, installation_id: int, scope: Scope) -> None:
-    """Ask GitHub for the date on which the support of one version ends, if a version must be asked about now.
+    """Ask GitHub when the support of one version ends, if a version must be asked about now.
 
     GitHub answers this question only for organisations.
     """

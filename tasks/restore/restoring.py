@@ -82,7 +82,7 @@ WAIT_SECONDS = 300.0
 """Longest total time in seconds that a restore waits for GitHub's rate limits. The remaining jobs then stay held."""
 
 OUT_OF_REACH = (Gone, Forbidden, NotInstalled, Suspended)
-"""Errors with which GitHub refuses to answer for a scope. A repeated call gets the same error."""
+"""Errors that mean that GitHub refuses to answer for a scope. A repeated call gets the same error."""
 
 ASKED = "asked for, though the epochs do not say so"  # stored in Postgres during a restore, so it must not change
 

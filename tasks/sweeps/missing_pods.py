@@ -49,8 +49,8 @@ def check(tick: Tick, claim: sweeps.LivePod, unavailable: set[int | None]) -> No
     """End a claim after a GET proved that its Pod is gone.
 
     This repair is not a kill, because the Pod is gone. Before the claim ends, GitHub is asked for the job, or the
-    release of the claim deregisters the runner. `unavailable` collects the installations for which GitHub did not
-    answer in this tick.
+    release of the claim deregisters the runner. `unavailable` collects the installations without an answer
+    of GitHub in this tick.
     """
     rt = tick.rt
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP_ROW))

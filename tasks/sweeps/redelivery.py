@@ -4,7 +4,7 @@ GitHub never repeats a webhook by itself. If web was killed, answered 503 or los
 webhook arrives only through this sweep or through a request by hand. A webhook whose GUID is in the table `deliveries`
 was accepted and is not requested. A webhook that web refused as malformed is requested every 12 hours. The requests of
 one tick are spread over all installations. If a page of the list cannot be read, or the list might be incomplete, the
-checkpoint up to which the list was read completely does not change (law L8).
+checkpoint does not change (law L8). Up to the checkpoint, the list was read completely.
 `docs/decisions/0009-redelivery-in-two-checks.md` explains how the list is read.
 """
 

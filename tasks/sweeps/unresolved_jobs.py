@@ -178,7 +178,7 @@ def ask_later(tick: Tick, job: unresolved.UnresolvedJob) -> None:
 def make_room(
     tick: Tick, found: Sequence[unresolved.UnresolvedJob], installation_id: int | None, *, after: float = 0
 ) -> None:
-    """Postpone the questions about all found jobs of an installation for which GitHub does not answer.
+    """Postpone the questions about all found jobs of an installation, because GitHub does not answer for it.
 
     Otherwise these jobs would use up the next tick (law L14). `after` is the wait in seconds that GitHub asked for, or
     0.

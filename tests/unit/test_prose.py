@@ -94,5 +94,11 @@ def test_every_entry_of_the_clean_list_names_a_file(pattern: str) -> None:
     assert list(ROOT.glob(pattern)) != []
 
 
+def test_every_module_is_in_the_clean_list() -> None:
+    modules = {path for package in ROOT.glob("*/__init__.py") for path in package.parent.rglob("*.py")}
+
+    assert modules - {path for pattern in CLEAN for path in ROOT.glob(pattern)} == set()
+
+
 def test_files_of_the_clean_list_are_clean(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0, capsys.readouterr().out
