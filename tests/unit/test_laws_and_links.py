@@ -58,7 +58,7 @@ ON_A_REAL_CLUSTER = {
     "tests/integration/deploys": "Helm renders the charts",
     "tests/integration/tasks/pools/test_partitioned_node.py": "the taint manager evicts the Pods",
 }
-"""Tests of laws that `make test` does not run, and why; docs/laws.md says it too."""
+"""Tests of laws that `make test` does not run, with the reason. docs/laws.md names them too."""
 
 
 def test_every_test_of_a_law_runs_in_make_test_unless_it_is_listed() -> None:

@@ -1,4 +1,4 @@
-"""The prose linter finds each idiom that the style rules refuse, and nothing in plain sentences, code or quotations."""
+"""The prose linter finds each idiom that the style rules refuse, and none in plain sentences, code or quotations."""
 
 from __future__ import annotations
 

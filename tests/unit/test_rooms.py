@@ -1,4 +1,4 @@
-"""Rooms: few modules stand flat, every room is on the map, and the contracts of imports name every package."""
+"""Rooms: few modules are outside of rooms, every room is on the map, and the import contracts name every package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FLAT = {"rules": 12, "models": 12, "tasks": 12, "web": 2}
-"""Floors, and the modules at most that stand in no room of them."""
+"""Floors, each with the greatest number of modules outside of its rooms."""
 FLOORS = tuple(FLAT)
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -24,7 +24,7 @@ def rooms_of(floor: str) -> set[str]:
 
 
 def drawn() -> Mapping[str, set[str]]:
-    """Return the rooms of each floor as the map has them: those with something in their cell."""
+    """Return the rooms of each floor on the map: those with an entry in their cell."""
     _, _, table = (ROOT / "docs" / "architecture.md").read_text().partition("\n| room | ")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n\n")[0].splitlines()]
     floors = [re.sub(r"[`/]", "", cell) for cell in rows[0]]

@@ -1,4 +1,4 @@
-"""Every sentence of docs/security.md that promises a limit has an entry here, which names the tests that show it.
+"""Every sentence of docs/security.md that promises a limit has an entry here, which names its tests.
 
 A sentence is found by its beginning. A cell of a table begins with its row and column. Tests are named by their file
 below `tests/`.

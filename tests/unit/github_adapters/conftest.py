@@ -1,4 +1,4 @@
-"""A key of an App, a clock that stands still, and a client before an upstream that obeys."""
+"""A key of an App, a clock of the test, and a client whose upstream the test controls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.github_adapters.upstream import Call, Reply, Upstream
 
 
 class Clock:
-    """A clock that moves only when told to."""
+    """A clock that moves only on command."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -64,7 +64,7 @@ def _load_once(
     monkeypatch: pytest.MonkeyPatch,
     loaded_once: tuple[Callable[[Mapping[str, str]], ssl.SSLContext], Callable[[Secret], rsa.RSAPrivateKey]],
 ) -> None:
-    """A client takes a quarter of a second to load them, and each test has a client of its own."""
+    """Load certificates and keys once. This takes a quarter of a second, and each test has its own client."""
     trust, load = loaded_once
     monkeypatch.setattr(egress, "trust", trust)
     monkeypatch.setattr(auth, "_load", load)
@@ -77,7 +77,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def upstream(clock: Clock) -> Iterator[Upstream]:
-    """An upstream that issues token-1, token-2 … for an hour each."""
+    """An upstream that issues token-1, token-2 and so on, for an hour each."""
     numbers = itertools.count(1)
 
     def issue(_: Call) -> Reply:

@@ -1,4 +1,4 @@
-"""Meaning of GitHub's answers: limits as opposed to refusals, and plausible quotas."""
+"""Meaning of GitHub's answers: limits in contrast to refusals, and plausible quotas."""
 
 from __future__ import annotations
 

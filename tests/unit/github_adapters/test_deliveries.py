@@ -1,4 +1,4 @@
-"""The list of webhook deliveries: what is read of a page, what is left out, and what is doubted."""
+"""The list of webhook deliveries: the entries of a page that are read, left out, or doubted."""
 
 from __future__ import annotations
 

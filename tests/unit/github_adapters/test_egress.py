@@ -16,7 +16,7 @@ from tests.unit.github_adapters.upstream import Reply, Upstream
 from tests.unit.lab.test_forward_proxy import forward_proxy
 
 NAME = "api.github.invalid"
-"""A name that no resolver knows: only a proxy that was told of it leads there."""
+"""A name that no resolver knows. Only a proxy with a mapping for it leads there."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def ca(tmp_path: Path) -> PrivateCa:
 
 @pytest.fixture
 def github(ca: PrivateCa) -> Iterator[Upstream]:
-    """A GitHub that speaks TLS with a certificate for its name and for the loopback."""
+    """A GitHub over TLS with a certificate for its name and for the loopback address."""
     with Upstream(tls=ca.issue(NAME, "127.0.0.1").context()) as server:
         server.answer = lambda _: Reply(body={"over": "TLS"})
         yield server

@@ -1,4 +1,4 @@
-"""An App that is installed at an enterprise too: that installation is skipped and breaks nothing."""
+"""An App that is also installed at an enterprise: this installation is skipped and breaks nothing."""
 
 from __future__ import annotations
 

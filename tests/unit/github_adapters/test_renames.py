@@ -1,4 +1,4 @@
-"""Webhooks about new names: what is read, what is none of ours, and what makes no sense."""
+"""Webhooks about new names: those that are read, those that do not concern Ostler, and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retries of calls to GitHub: by their policy, never beyond their deadline, and a mint once."""
+"""Retries of calls to GitHub: by their policy, never beyond their deadline, and only one attempt of a mint."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ EACH_CALL = pytest.mark.parametrize(("call", "fine"), EVERY, ids=[call.__name__ 
 
 
 def replies(*first: Reply, then: Reply) -> Callable[[Call], Reply]:
-    """Answer with these in turn, and with `then` for ever after."""
+    """Answer with each of `first` in turn, and with `then` after that."""
     turn = itertools.chain(first, itertools.repeat(then))
     return lambda _: next(turn)
 

@@ -1,4 +1,4 @@
-"""Lists of runs and jobs: what makes no sense in them is left out, and what cannot be a list is no answer."""
+"""Lists of runs and jobs: invalid entries are left out, and an invalid list is not an answer."""
 
 from __future__ import annotations
 

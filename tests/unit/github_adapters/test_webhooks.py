@@ -17,7 +17,7 @@ from rules.intake.events import WorkflowJobEvent
 
 
 def payload(**job: Any) -> dict[str, Any]:
-    """A `queued` webhook, as GitHub sends it; `job` changes fields of the job."""
+    """Return a `queued` webhook as GitHub sends it. `job` changes fields of the job."""
     return {
         "action": "queued",
         "workflow_job": {

@@ -1,4 +1,4 @@
-"""GitHub's own words about a refusal: kept in one line, never obeyed, never with a credential."""
+"""GitHub's message of a refusal: stored in one line, never obeyed, never with a credential."""
 
 from __future__ import annotations
 

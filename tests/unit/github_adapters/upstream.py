@@ -1,4 +1,4 @@
-"""A GitHub that gives the answers that a test sets, for behaviour that only odd answers show."""
+"""A GitHub that gives the answers of the test, for behaviour that only unusual answers show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request as it came in."""
+    """A received request."""
 
     method: str
     path: str
@@ -25,7 +25,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What to answer; `cut` closes the connection in the middle of the body, `drip` is the pause of each byte."""
+    """An answer. `cut` closes the connection within the body, and `drip` is the pause before each byte."""
 
     status: int = 200
     body: Any = None
@@ -36,13 +36,13 @@ class Reply:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what a handler raised, unless it is a client that refused the certificate or went away."""
+        """Print the error of a handler, unless its client refused the certificate or disconnected."""
         if not isinstance(sys.exception(), (ssl.SSLError, ConnectionError)):
             super().handle_error(request, client_address)
 
 
 class Upstream:
-    """Serves `answer(call)` until the end of the block; token calls go to `tokens`. With `tls` it serves HTTPS."""
+    """Serve `answer(call)` until the end of the block. `tokens` answers token calls. With `tls` it serves HTTPS."""
 
     def __init__(self, *, tls: ssl.SSLContext | None = None) -> None:
         self.calls: list[Call] = []
@@ -85,7 +85,7 @@ class Upstream:
             do_GET = do_POST = do_DELETE = serve  # noqa: N815
 
             def log_message(self, *_: object) -> None:
-                """Keep the test's output clean."""
+                """Print nothing, so that the output of the test stays readable."""
 
         self._server = _Server(("127.0.0.1", 0), Handler)
         if tls is not None:  # the handshake is each connection's own thread's
@@ -94,13 +94,13 @@ class Upstream:
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self._server.server_port}"
 
     def reply(self, call: Call) -> Reply:
-        """Note a call and return its answer."""
+        """Record a call and return its answer."""
         with self._lock:
             self.calls.append(call)
         return self.tokens(call) if call.path.endswith("/access_tokens") else self.answer(call)
 
     def to(self, ending: str) -> list[Call]:
-        """Return the calls whose path ends so."""
+        """Return the calls whose path has this ending."""
         with self._lock:
             return [call for call in self.calls if call.path.endswith(ending)]
 

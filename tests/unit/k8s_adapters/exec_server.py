@@ -1,4 +1,4 @@
-"""WebSocket server of one test. A test writes, frame by frame, what the API server and the container do."""
+"""WebSocket server of one test, which controls the frames of the API server and of the container."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def status_of(code: int) -> bytes:
 
 
 class Connection:
-    """One connection of a client. The request is read; the story answers it."""
+    """One connection of a client. The request has been read, and the test answers it."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -126,7 +126,7 @@ class Connection:
 
 
 class ExecServer:
-    """Serves each connection by the next story. A thread serves all of them, one after the other."""
+    """A server that gives each connection to the next story. One thread serves all of them in turn."""
 
     def __init__(self, *stories: Story, tls: ssl.SSLContext | None = None) -> None:
         self._stories = list(stories)
@@ -138,7 +138,7 @@ class ExecServer:
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """Return the address for clients."""
         return f"http{'s' if self._tls else ''}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:

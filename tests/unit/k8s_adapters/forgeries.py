@@ -1,4 +1,4 @@
-"""A generator of tokens that nobody may be let in with, from two good ones and a seed."""
+"""A generator of tokens that must be refused, from two valid tokens and a seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def claims(pod: str = "small-0000000a", **changes: Any) -> Json:
-    """Return the claims of a Pod's projected token; a change to None takes a claim away."""
+    """Return the claims of a Pod's projected token. A change to None removes a claim."""
     found = {
         "iss": ISSUER,
         "aud": [AUDIENCE],
@@ -50,7 +50,7 @@ def encoded(content: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterKeys:
-    """The keys that a cluster signs with, and a stranger's."""
+    """The signing keys of a cluster, and the key of a stranger."""
 
     first: rsa.RSAPrivateKey
     second: ec.EllipticCurvePrivateKey
@@ -58,7 +58,7 @@ class ClusterKeys:
 
     @classmethod
     def make(cls) -> ClusterKeys:
-        """Make fresh ones."""
+        """Generate new keys."""
         return cls(
             rsa.generate_private_key(public_exponent=65537, key_size=2048),
             ec.generate_private_key(ec.SECP256R1()),
@@ -85,7 +85,7 @@ class ClusterKeys:
 
 
 class Forger:
-    """Makes bad tokens of every kind in turn; the same seed and keys make the same kinds in the same places."""
+    """A generator of all kinds of invalid tokens in turn. One seed and key set gives the same kinds in one order."""
 
     def __init__(self, keys: ClusterKeys, *, seed: int) -> None:
         self.dice = random.Random(seed)  # noqa: S311
@@ -110,7 +110,7 @@ class Forger:
         ]
 
     def tokens(self, count: int) -> Iterator[tuple[str, str]]:
-        """Yield so many pairs of a kind's name and a token that is none of the good ones."""
+        """Yield `count` pairs of a kind's name and a token that is not one of the valid tokens."""
         made = 0
         while made < count:
             kind = self.kinds[made % len(self.kinds)]
@@ -127,7 +127,7 @@ class Forger:
         return raw.decode("latin-1")
 
     def cut(self) -> str:
-        """Lose some of either end."""
+        """Remove some characters at either end."""
         token = self._any()
         at = self.dice.randrange(len(token))
         return self.dice.choice((token[:at], token[at + 1 :], token[:at] + token[at + 1 :]))
@@ -145,7 +145,7 @@ class Forger:
         )
 
     def other_algorithm(self) -> str:
-        """Name another algorithm, with the old signature, none, or noise."""
+        """Name another algorithm, with the old signature, without one, or with noise."""
         header, body, signature = self._parts()
         names: list[Any] = [
             "none",
@@ -168,7 +168,7 @@ class Forger:
         return f"{encoded(header)}.{body}.{self.dice.choice((signature, '', 'AAAA', self._noise()))}"
 
     def keyed_with_the_public_key(self) -> str:
-        """Sign with the public key's text as an HMAC secret."""
+        """Sign with the text of the public key as an HMAC secret."""
         header, _, _ = self._parts()
         digest = self.dice.choice(("256", "384", "512"))
         header["alg"] = f"HS{digest}"
@@ -181,7 +181,7 @@ class Forger:
         return f"{encoded(header)}.{encoded(self._tempting())}.{self.dice.choice((signature, '', self._noise()))}"
 
     def signed_by_a_stranger(self) -> str:
-        """Sign with a key of our own, which the header may bring along."""
+        """Sign with an own key, which the header might contain."""
         header: Json = {"alg": "RS256", "typ": "JWT", "kid": self.dice.choice((RSA_KID, EC_KID))}
         jwk = RSAAlgorithm.to_jwk(self.keys.stranger.public_key(), as_dict=True)
         header |= self.dice.choice(
@@ -197,7 +197,7 @@ class Forger:
         return f"{encoded(header)}.{encoded(self._tempting())}.{self._strangers_signature()}"
 
     def other_key_id(self) -> str:
-        """Point to another key, or to something that is none."""
+        """Name another key, or something that is no key."""
         header, body, signature = self._parts()
         ids: list[Any] = [EC_KID, "unknown", "", None, 0, True, [], [RSA_KID], {"kid": RSA_KID}, "../../dev/null", "\0"]
         ids += ["' OR 1=1 --", RSA_KID + " ", RSA_KID.upper(), "k" * 4000, "https://evil.example", "é"]
@@ -207,7 +207,7 @@ class Forger:
         return f"{encoded(header)}.{body}.{signature}"
 
     def deep_or_huge(self) -> str:
-        """Nest or fill header or claims, up to beyond the limit."""
+        """Nest or fill header or claims, beyond the limit in some tokens."""
         _, body, signature = self._parts()
         depth = self.dice.choice((10, 500, 2000, 5000, 20_000))
         piece = self.dice.choice(
@@ -224,7 +224,7 @@ class Forger:
         return f"{encoded({'alg': 'RS256', 'kid': RSA_KID})}.{encoded(piece)}.{signature}"
 
     def doubled_members(self) -> str:
-        """Say one thing twice in the JSON, differently."""
+        """Repeat a member of the JSON with another value."""
         header, body, signature = self._parts()
         text = json.dumps(header)[1:]
         first = self.dice.choice(('{"alg":"none",', '{"kid":"unknown",', '{"alg":"HS256",', '{"alg":"RS256",'))
@@ -236,7 +236,7 @@ class Forger:
         return f"{encoded(header)}.{encoded(content.encode())}.{signature}"
 
     def signed_but_not_for_us(self) -> str:
-        """Have the cluster sign what does not let in: another issuer, audience, time, or no Pod."""
+        """Let the cluster sign a token that is not for us: another issuer, audience or time, or no Pod."""
         later, earlier = NOW + self.dice.randint(2, 10**6), NOW - self.dice.randint(0, 10**6)
         bound = claims()["kubernetes.io"]
         bad: list[Json] = [
@@ -253,7 +253,7 @@ class Forger:
         return self.keys.sign_quickly(claims(**self.dice.choice(bad)))
 
     def differently_written(self) -> str:
-        """Write a good token in another way that a careless decoder reads as the same."""
+        """Encode a valid token in another way that a careless decoder reads as the same."""
         token = self._any()
         head, _, signature = token.rpartition(".")
         last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -273,12 +273,12 @@ class Forger:
         )
 
     def spliced(self) -> str:
-        """Put parts of several tokens together."""
+        """Combine parts of several tokens."""
         pieces = [part for token in self.good for part in token.split(".")]
         return ".".join(self.dice.choice(pieces) for _ in range(self.dice.choice((2, 3, 3, 3, 4, 5))))
 
     def special_headers(self) -> str:
-        """Use features that the format allows and nobody needs."""
+        """Use features that the format allows and no client needs."""
         header, body, signature = self._parts()
         header |= self.dice.choice(
             (

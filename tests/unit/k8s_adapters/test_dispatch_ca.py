@@ -1,4 +1,4 @@
-"""The CAs of the address that runner Pods poll: mounted for https alone, and no part of a Pod without them."""
+"""The CAs of the address that runner Pods poll: mounted for https only, and not part of any other Pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods of pools above the Pod Security level restricted: only the containers of jobs may do more."""
+"""Pods of pools above the Pod Security level restricted: only the containers of jobs get more rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disk of the node: what a pool's spec says of it, and what its Pods ask for."""
+"""Disk of the node: the fields in a pool's spec, and the requests of its Pods."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_the_runner_requests_disk_and_has_no_limit_unless_the_pool_sets_one() ->
 
 
 def test_an_overlay_keeps_its_own_request() -> None:
-    """A pool that asked for disk before there was a field for it keeps what it asked for."""
+    """An overlay that requested disk before the spec had a field for it keeps its request."""
     asked = {"containers": [{"name": "runner", "resources": {"requests": {"ephemeral-storage": "50Gi"}}}]}
     assert disk(pool({}, {"spec": asked})) == ([None, "50Gi"], [None, None])
 
 
 def test_a_limit_of_an_overlay_alone_is_its_request_too() -> None:
-    """The API server takes a limit for the request; ours would be above it, and every Pod refused."""
+    """The API server uses a limit as the request. Ostler's request would be above the limit, and every Pod refused."""
     limited = {"containers": [{"name": "runner", "resources": {"limits": {"ephemeral-storage": "5Gi"}}}]}
     assert disk(pool({}, {"spec": limited})) == ([None, None], [None, "5Gi"])
 

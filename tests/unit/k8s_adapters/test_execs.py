@@ -1,4 +1,4 @@
-"""Exec in a container: frames, exit codes, failures of the connection, and which handshakes are repeated."""
+"""Exec in a container: frames, exit codes, failures of the connection, and repeated handshakes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK = Heartbeat(period=0.05, deadline=0.3)
 
 
 class Run:
-    """One exec against a server, and what came out of it."""
+    """One exec on a server, and its results."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

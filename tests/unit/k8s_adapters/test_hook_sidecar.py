@@ -1,4 +1,4 @@
-"""Pods of pools with container jobs: the sidecar, its token, its volumes, and what the pool's overlay may change."""
+"""Pods of pools with container jobs: the sidecar, its token, its volumes, and permitted changes by the overlay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owner of a token, with keys made here: rotation, outages, the cache, and a hundred thousand forgeries."""
+"""Owner of a token, with generated keys: rotation, outages, the cache, and a hundred thousand forgeries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.k8s_adapters.forgeries import AUDIENCE, ISSUER, NOW, RSA_KID, Cl
 
 
 class StubClient:
-    """An API server that publishes what it is told to, and answers every POST with `answer`."""
+    """An API server that publishes the given keys, and answers every POST with `answer`."""
 
     def __init__(self, published: Any, *, issuer: Any = ISSUER) -> None:
         self.time = 0.0
@@ -73,7 +73,7 @@ def ready(client: StubClient, **options: Any) -> TokenVerifier:
 
 
 def rotated(keys: ClusterKeys, *, kid: str = "rsa-2") -> tuple[ClusterKeys, dict[str, Any]]:
-    """Return a cluster with a new first key, and how that is published alone."""
+    """Return a cluster with a new first key, and the key set that contains only this key."""
     fresh = ClusterKeys(rsa.generate_private_key(public_exponent=65537, key_size=2048), keys.second, keys.stranger)
     jwk = RSAAlgorithm.to_jwk(fresh.first.public_key(), as_dict=True) | {"kid": kid}
     return fresh, jwk

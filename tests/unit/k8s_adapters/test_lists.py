@@ -1,4 +1,4 @@
-"""Answers to a list that are no list: nothing may be concluded from them (law L8)."""
+"""Answers to a list request that are no list prove nothing (law L8)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LOST = (
     Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute"),
     Toleration("node.kubernetes.io/not-ready", "Exists", "", "NoExecute"),
 )
-"""What every runner Pod tolerates, so that a node which is cut off keeps it."""
+"""Tolerations of every runner Pod, which keep the Pod on a node that is cut off."""
 
 
 def pool(overlay: Any = None, **resources: str) -> PoolSeen:

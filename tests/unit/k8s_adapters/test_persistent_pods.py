@@ -33,7 +33,7 @@ def read(**spec: Any) -> PoolSeen:
 
 
 def build(pool: PoolSeen) -> Json:
-    """Return the spec of the Pod, as the workload of the pool has it."""
+    """Return the spec of the Pod for the workload of the pool."""
     assert pool.problem is None, pool.problem
     name = "small-0000000a-0" if pool.workload == "StatefulSet" else "small-0000000a"
     pod = build_pod(pool=pool, name=name, attempt="a", dispatch_url="http://web/", audience="o")

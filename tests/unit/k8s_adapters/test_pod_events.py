@@ -1,4 +1,4 @@
-"""Events about a Pod as API servers answer them: only those of this Pod, and no nonsense."""
+"""Events about a Pod in the answers of API servers: only Events of this Pod are used, and no invalid ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)
 
 
 class Server:
-    """Answers what the test says, and writes down what it was asked."""
+    """A server that gives the answers of the test, and records the requests."""
 
     def __init__(self, answer: Json) -> None:
         self.answer = answer

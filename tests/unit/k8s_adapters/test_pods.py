@@ -16,7 +16,7 @@ WAITS: Json = {"waiting": {"reason": "ImagePullBackOff"}}
 
 
 def pod(phase: str = "Running", *, restarts: tuple[str, ...] = (), **containers: Json) -> PodSeen:
-    """Return a Pod whose containers are in these states; `restarts` are native sidecars, which go on."""
+    """Return a Pod whose containers are in these states. `restarts` are native sidecars, which still run."""
     return read_pod(
         {
             "metadata": {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-01-01T00:00:00Z"},

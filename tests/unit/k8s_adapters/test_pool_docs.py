@@ -1,4 +1,4 @@
-"""docs/operations/cluster.md has in its table what the definition of RunnerPool has, and its example is a good one."""
+"""The table in `docs/operations/cluster.md` has the fields of RunnerPool, and its example is valid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spec_schema() -> dict[str, Any]:
 
 
 def fields(schema: dict[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each field with its default as the table writes it."""
+    """Yield each field with its default in the form of the table."""
     for name, field in schema["properties"].items():
         if "properties" in field:
             yield from fields(field, f"{above}{name}.")

@@ -1,4 +1,4 @@
-"""The API server is reached directly, whatever proxy the environment names; a kubeconfig may name one."""
+"""The API server is reached directly, whatever proxy the environment names. A kubeconfig may name a proxy."""
 
 from __future__ import annotations
 

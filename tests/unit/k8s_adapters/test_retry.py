@@ -1,4 +1,4 @@
-"""The retry layer as a table: what failed, what was found in it, what was done about it."""
+"""The retry layer as a table: the failure, its classification, and the reaction."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def self_caused(error: BaseException) -> BaseException:
 
 @dataclass
 class Clock:
-    """A clock that moves only when somebody sleeps or an attempt takes its time."""
+    """A clock that moves only by sleeps and by the duration of attempts."""
 
     now: float = 100.0
     slept: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Clock:
 def play(
     clock: Clock, *outcomes: BaseException | str, policy: RetryPolicy, roll: float = 0.5, takes: float = 0.0
 ) -> str:
-    """Run a call whose attempts end as planned, each taking `takes` seconds."""
+    """Run a call whose attempts end as planned, after `takes` seconds each."""
     plan = list(outcomes)
 
     def attempt(_left: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The Pod that is built from a spec changes only together with `_TEMPLATE_VERSION`, which rolls the Pods that live."""
+"""The Pod that is built from a spec changes only together with `_TEMPLATE_VERSION`, which rolls the live Pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from k8s_adapters.runner_scripts import scripts_name
 from k8s_adapters.runners import build_pod
 
 BUILT = (4, "86db1d609016a85a")
-"""The version, and what it builds. A changed Pod needs the next version, here and in `k8s_adapters.pools`."""
+"""The version, and the hash of its Pod. A changed Pod needs the next version, here and in `k8s_adapters.pools`."""
 
 
 def test_built_pod_changes_only_with_the_template_version() -> None:

@@ -1,4 +1,4 @@
-"""Writes of a run: which failures are noted, and under which name."""
+"""Writes of a run: the recorded failures, and their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded API server where the real one cannot be made to behave so on demand."""
+"""The embedded API server in cases that the real one cannot show on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken laws, as a chaos run recognises them, and harmless events that it does not report."""
+"""Broken laws as a chaos run detects them, and harmless events that it does not report."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_webhooks_whose_rows_a_frozen_process_held_may_be_refused() -> None:
 
 @pytest.mark.parametrize("at", [99.0, 110.0, 131.0])
 def test_refusal_of_a_webhook_whose_row_nobody_held_breaks_a_law(at: float) -> None:
-    """Before the freeze, during it, and after what was sent during it has been answered."""
+    """Before the freeze, during it, and after the answers to everything that was sent during it."""
     found = of_refusals([refused(1 if at != 110.0 else 2, at=at)], freezes=[frozen(1)], silences=[], contended=())
 
     assert [each.law for each in found.unexplained] == ["L14"]

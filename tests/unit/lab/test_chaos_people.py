@@ -1,4 +1,4 @@
-"""Mendings of `make chaos`: each runs once, and a pool is created again only while its name is free or draining."""
+"""Repairs by `make chaos`: each runs once, and a pool is created again only while its name is free or draining."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on a run with a malicious tenant: what it finds wrong, by logs that are made here."""
+"""The verdict on a run with a malicious tenant: its findings in logs that the test writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler-lab`: its commands have something behind them, and mistakes are one line each."""
+"""`ostler-lab`: every command works, and mistakes are one line each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """Return the exit status of a command and what it says."""
+    """Return the exit status and the output of a command."""
     monkeypatch.setattr(sys, "argv", ["ostler-lab", *arguments])
     with pytest.raises(SystemExit) as end:
         main()

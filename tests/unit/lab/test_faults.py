@@ -1,4 +1,4 @@
-"""The fault proxy: what passes, what fails, and what the upstream and the client each saw of it."""
+"""The fault proxy: passed and failed calls, as the upstream and as the client see them."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from lab.faults.proxy import Upstream as Target
 
 @dataclass
 class Upstream:
-    """A store of things: POST makes one, GET lists them, `/watch` sends a line for each `say`."""
+    """A store of things: POST creates one, GET lists them, and `/watch` sends a line for each `say`."""
 
     url: str
     things: list[str] = field(default_factory=list)
@@ -124,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_args: object) -> None:
-        """Stay silent."""
+        """Print nothing."""
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ def test_disconnecting_ends_both_sides_and_new_connections_work(upstream: Upstre
 
 
 async def _close_in_the_middle(url: str, turns: int, *, asked: bool) -> None:
-    """Close a gateway so many turns of the event loop after a client connected, or after it had its last answer."""
+    """Close a gateway some turns of the event loop after a client connected, or after the client's last answer."""
     gateway = Gateway(upstream=Target.of(url), plan=FaultPlan())
     port = await gateway.start(port=0)
     with socket.create_connection(("127.0.0.1", port)) as client:  # takes no turn of the loop

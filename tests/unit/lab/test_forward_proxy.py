@@ -1,4 +1,4 @@
-"""The lab's forward proxy: what it passes, what it refuses, and that a mapped name can be reached by it alone."""
+"""The lab's forward proxy: passed and refused requests, and mapped names that only the proxy can reach."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Keep the test's output clean."""
+        """Print nothing, so that the output of the test stays readable."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def upstream() -> Iterator[int]:
 
 @contextmanager
 def forward_proxy(*arguments: str, env: dict[str, str] | None = None) -> Iterator[str]:
-    """Run the proxy as a process; the value is its URL."""
+    """Run the proxy as a process. The value is its URL."""
     with subprocess.Popen(
         [sys.executable, "-m", "lab.forward_proxy", *arguments],
         stdout=subprocess.PIPE,
@@ -67,7 +67,7 @@ def get(proxy: str, url: str) -> urllib3.BaseHTTPResponse:
 
 
 def connect(proxy: str, target: str, *headers: str) -> tuple[socket.socket, str]:
-    """Ask for a tunnel; return the connection and the status line."""
+    """Request a tunnel, and return the connection and the status line."""
     host, port = proxy.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
     connection.sendall("\r\n".join([f"CONNECT {target} HTTP/1.1", *headers, "", ""]).encode())

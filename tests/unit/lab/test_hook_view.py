@@ -1,4 +1,4 @@
-"""Hook Pods as the lab's kubelet reads them: which Pods are hook Pods, and what their images and fields mean."""
+"""Hook Pods as the lab's kubelet reads them: their recognition, and the meaning of their images and fields."""
 
 from __future__ import annotations
 

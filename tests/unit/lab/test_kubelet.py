@@ -1,4 +1,4 @@
-"""Decisions of the lab's kubelet: the answer table of a simulated poller, and which Pods are real."""
+"""Decisions of the lab's kubelet: the answer table of a simulated poller, and the choice of real Pods."""
 
 import random
 from typing import Any

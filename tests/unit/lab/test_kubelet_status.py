@@ -23,7 +23,7 @@ POD = PodView(
 
 
 class SlowServer:
-    """An API server that answers a report only when it may."""
+    """An API server that answers a report on command."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()

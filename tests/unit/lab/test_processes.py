@@ -1,4 +1,4 @@
-"""Children of the lab and of tests, whatever signals their parent ignores."""
+"""Children of the lab and of tests, even if their parent ignores signals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _ignore() -> None:
 
 
 def test_suite_passes_when_its_parent_ignores_signals() -> None:
-    """`nohup make test &` starts it so: a shell cannot trap a signal that was ignored when it began."""
+    """`nohup make test &` starts the tests in this way. A shell cannot trap a signal that was ignored at its start."""
     options = ["-q", "-p", "no:cacheprovider", "-k", "dash or runner", "--timeout=60"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, TEST],

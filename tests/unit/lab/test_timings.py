@@ -1,4 +1,4 @@
-"""Overrides of timings: environments merge by timing, and a misspelt name is refused."""
+"""Overrides of timings: environments are merged by timing, and a misspelt name is refused."""
 
 from __future__ import annotations
 

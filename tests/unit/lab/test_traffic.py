@@ -14,7 +14,7 @@ def job(number: int, **facts: Any) -> dict[str, Any]:
 
 
 def follow(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], stalled: float = 60) -> tuple[bool, str]:
-    """Follow jobs 1 and 2 over checks of GitHub; the last one repeats."""
+    """Follow jobs 1 and 2 over these answers of GitHub. The last answer is repeated."""
     left = list(looks)
 
     def pull(_url: str, method: str, path: str) -> Any:

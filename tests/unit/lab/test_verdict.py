@@ -10,7 +10,7 @@ Event = dict[str, Any]
 
 
 def github(*, job: int = 1, runner: str = "r1") -> list[Event]:
-    """A job that went well, as GitHub saw it."""
+    """Return the events of a successful job in GitHub's log."""
     return [
         {"event": "job_queued", "job": job, "waiting": False},
         {"event": "runner_registered", "runner": runner},
@@ -24,7 +24,7 @@ def github(*, job: int = 1, runner: str = "r1") -> list[Event]:
 
 
 def kubelet(*, job: int = 1, runner: str = "r1", pod: str = "p1") -> list[Event]:
-    """A job that went well, as the kubelet saw it."""
+    """Return the events of a successful job in the kubelet's log."""
     uid = f"uid-{pod}"
     return [
         {"event": "pod_bound", "pod": pod, "uid": uid},
@@ -193,7 +193,7 @@ def test_a_pod_that_went_before_github_heard_of_its_start_did_not_execute_the_jo
 
 
 def unseen(*, job: int = 1) -> list[Event]:
-    """The Pod of a job whose runner ended unseen: the node has lost the end of the job."""
+    """Return the events of a Pod whose runner ended unseen: the node has lost the end of the job."""
     end = {"event": "end_not_seen", "pod": "p1", "uid": "uid-p1", "job": job}
     deleted = {"event": "pod_deleted", "pod": "p1", "uid": "uid-p1", "phase": "Failed", "job": job}
     return [*kubelet()[:6], end, {**kubelet()[7], "phase": "Failed"}, deleted]

@@ -1,4 +1,4 @@
-"""Notices of the channel: what is not understood is ignored, never an error."""
+"""Notices of the channel: an unknown notice is ignored and is never an error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tables own their writes: every statement that changes rows stands in the room of its table.
+"""Tables own their writes: every statement that changes rows is in the room of its table.
 
-Statements are found in the strings of the source, f-strings included, and in calls of SQLAlchemy's constructs.
+Statements are found in the strings of the source, also in f-strings, and in calls of SQLAlchemy's constructs.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ OWNERS = {
     },
     "upstream": {"backoffs", "gates", "upstream_calls"},
 }
-"""By room of `models`: the tables whose rows its statements alone change."""
+"""By room of `models`: the tables whose rows only its statements change."""
 
 COMPOSED = {"models/tables/transitions.py"}
-"""Modules that make a statement for a table that is named when it runs: `claims` or `jobs`, and their events."""
+"""Modules that build a statement for a table that is a parameter: `claims` or `jobs`, and their events."""
 
 COLUMNS = {
     ("claims", "job_id"): {"claim_jobs"},
@@ -72,10 +72,10 @@ COLUMNS = {
     ("runner_pods", "uid"): {"offers", "pod_births"},
     ("runner_pods", "stamp_value"): {"pod_facts"},
 }
-"""By table and column: the modules of `models/tables` that set it in a row that keeps its state.
+"""By table and column: the modules of `models/tables` that set the column in a row that keeps its state.
 
-A first poll binds a Pod's UID in the statement that writes its offer; `resume` marks what it found overdue in the
-statement that raises its chain.
+A first poll binds a Pod's UID in the statement that writes its offer. `resume` marks overdue claims in the statement
+that raises their chain number.
 """
 
 _TABLE = r"(?P<table>[a-z_]+|[a-z_]*\{[^}]*\}[a-z_]*)"
@@ -93,7 +93,7 @@ _CONSTRUCTS = {"insert", "update", "delete"}
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One statement that changes rows: where it stands, and the columns that an UPDATE sets."""
+    """One statement that changes rows: its place, and the columns that an UPDATE sets."""
 
     path: str
     line: int
@@ -102,7 +102,7 @@ class Write:
 
     @property
     def room(self) -> str | None:
-        """The room of `models` in which it stands, if it stands in one."""
+        """Return the room of `models` that contains the statement, or None."""
         parts = self.path.split("/")
         return parts[1] if parts[0] == "models" and len(parts) == 3 else None
 
@@ -175,7 +175,7 @@ def writes() -> list[Write]:
 
 
 def foreign(found: list[Write]) -> list[str]:
-    """Return the statements that stand outside the room of their table."""
+    """Return the statements that are outside of the room of their table."""
     owner = {table: room for room, tables in OWNERS.items() for table in tables}
     return [
         f"{each.path}:{each.line} changes {each.table}, whose room is models/{owner.get(each.table, '?')}"

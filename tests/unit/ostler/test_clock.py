@@ -16,7 +16,7 @@ START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 @dataclass
 class World:
-    """Time as it passes, a machine that shows another one, and a Postgres that may jump."""
+    """The true time, a machine with another clock, and a Postgres whose clock can jump."""
 
     skew: float = 0.0
     passed: float = 0.0
@@ -30,7 +30,7 @@ class World:
         return START + timedelta(seconds=self.passed + ahead)
 
     def ask(self, there: float = 0.0, back: float = 0.0) -> None:
-        """Measure; the question and the answer travel for the given seconds."""
+        """Measure. The question and the answer take the given seconds."""
 
         def answer() -> datetime:
             self.passed += there

@@ -1,4 +1,4 @@
-"""Every command that the documentation prints exists: subcommand, arguments and options, target and variables."""
+"""Every command in the documentation exists: subcommand, arguments and options, target and variables."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`\n]+)`")
 _VARIABLE = re.compile(r"\A[A-Z_]+=")
 _OPTIONAL = str.maketrans("[]", "  ")
-"""A synopsis has brackets around what may be left out; that is parsed too."""
+"""A synopsis has brackets around optional parts, which are parsed too."""
 _VALUE = re.compile(r"<[a-z -]+>|ID|N")
-"""What stands for a value that the reader has; a number serves where one is parsed."""
+"""Placeholders for values of the reader. A number replaces them where the value is parsed."""
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of each command of ours that a page shows, the variables before it left out."""
+    """Yield the words of each command of Ostler on a page, without the variables before it."""
     blocks = _BLOCK.findall(text)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     lines += _INLINE.findall(_BLOCK.sub("", text))
@@ -56,7 +56,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def problem(words: list[str]) -> str | None:
-    """Return what is wrong with a command, or None."""
+    """Return the problem of a command, or None."""
     return _CHECKS[words[0]](words[1:])
 
 
@@ -69,7 +69,7 @@ def _problem_of_lab(words: list[str]) -> str | None:
 
 
 def _problem_of(app: typer.Typer, path: str, words: list[str]) -> str | None:
-    """Parse what the command would parse, without running it."""
+    """Parse a command as the program would, without running it."""
     command: Any = typer.main.get_command(app)
     rest = ["1" if _VALUE.fullmatch(word) else word for word in words]
     while hasattr(command, "commands"):

@@ -96,7 +96,7 @@ def paused_by(*sweeps: str) -> SimpleNamespace:
 
 
 class GitHub:
-    """A GitHub that answers what the test says, or raises it."""
+    """A GitHub that gives the answer of the test, or raises it."""
 
     def __init__(self, **says: Any) -> None:
         self.says = {
@@ -120,7 +120,7 @@ class GitHub:
 
 
 class Kube:
-    """A cluster that answers by path, or raises."""
+    """A cluster with an answer for each path, or an error."""
 
     server = "kube.example:6443"
 
@@ -137,7 +137,7 @@ class Kube:
 
 
 class Context:
-    """What the checks see, as the test says; a value that is an exception is raised."""
+    """The data of the checks, as the test sets them. A value that is an exception is raised."""
 
     def __init__(self, **seen: Any) -> None:
         self._seen = {
@@ -160,7 +160,10 @@ class Context:
 
 
 def levelled(level: str = "restricted", *, forks: int = 0) -> Callable[[], list[Any]]:
-    """Return a function that lists one pool of this level. Its spec admits forks so many times."""
+    """Return a function that lists one pool of this level.
+
+    With `forks` 1 its spec has `allow_forks`, and with 2 also the field for higher levels.
+    """
     pool = SimpleNamespace(
         name="small", pod_security=PodSecurity(level), allow_forks=forks > 0, elevated_forks=forks > 1
     )

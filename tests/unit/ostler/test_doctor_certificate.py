@@ -34,7 +34,7 @@ def made(lasts: timedelta, *names: str) -> x509.Certificate:
 
 @contextmanager
 def served(folder: Path, lasts: timedelta) -> Iterator[int]:
-    """Have a server show a certificate, and yield its port."""
+    """Run a server with a certificate, and yield its port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*Authority().sign(lasts=lasts).write(folder))
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -1,4 +1,4 @@
-"""The way out: which proxy an address is reached by, what NO_PROXY says, and what is trusted."""
+"""Outgoing connections: the proxy of an address, the exceptions in NO_PROXY, and the trusted certificates."""
 
 from __future__ import annotations
 

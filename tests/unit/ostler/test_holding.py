@@ -1,4 +1,4 @@
-"""The holder of a connection, against a server of this machine that is cut, goes silent, or ends connections itself."""
+"""A held connection to a local server that is cut, becomes silent, or ends connections itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cli.holding import Report, Target, hold, parse_target, reaches
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 Script = Callable[[socket.socket, int], bool]
-"""Deals with a request, given how many there were before; returns whether the connection goes on."""
+"""A function of a request and the number of earlier requests. It returns whether the connection stays open."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def server(script: Script) -> Iterator[Target]:
 def held(
     target: Target, rounds: int, *, patience: float = 10.0, connected: Callable[[], None] = lambda: None
 ) -> Report:
-    """Hold for `rounds` rounds: the clock advances with each pause, whatever the machine does meanwhile."""
+    """Hold for `rounds` rounds. The clock advances with each pause, and by nothing else."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -73,7 +73,7 @@ def answer(link: socket.socket, _count: int) -> bool:
 
 
 def reset(link: socket.socket) -> bool:
-    """End a connection as a network does: by a reset."""
+    """End a connection by a reset, as a network does."""
     link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return False
 

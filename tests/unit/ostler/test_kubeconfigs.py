@@ -1,4 +1,4 @@
-"""Every command finds the cluster where kubectl finds it, and says which file is wrong."""
+"""Every command finds the cluster like kubectl, and names a wrong file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ostler.errors import ConfigurationError
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without a kubeconfig, and an environment that names none."""
+    """A home without a kubeconfig, and an environment without one."""
     for name in ("OSTLER_KUBECONFIG", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Every link of the documentation into this repository leads somewhere, to the heading that it names."""
+"""Every link of the documentation into this repository leads to an existing file and heading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: one vocabulary of ids, bound in one place, and no noise of Celery."""
+"""Log lines: one vocabulary of ids, bound in one place, and no log lines of Celery."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Read = Callable[[], list[dict[str, Any]]]
 
 @contextmanager
 def logged(level: Literal["DEBUG", "INFO"] = "INFO") -> Iterator[Read]:
-    """Log as our processes do; what is yielded returns the lines so far."""
+    """Log as the processes do. The value returns the lines so far."""
     root, before, out = logging.getLogger(), structlog.get_config(), io.StringIO()
     handlers, least = list(root.handlers), root.level
     try:
@@ -77,7 +77,7 @@ def log_calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
 
 
 def faults_of(source: str) -> list[str]:
-    """Return what is wrong with the names of ids in log calls."""
+    """Return the problems of the names of ids in log calls."""
     found = []
     for call, kind in log_calls(ast.parse(source)):
         for field in call.keywords:
@@ -152,7 +152,7 @@ def test_task_logs_its_ids_and_neither_lists_nor_reasons(monkeypatch: pytest.Mon
 
 
 def forget(name: str) -> None:
-    """Let the application know nothing of a task of a test."""
+    """Remove a task of a test from the application."""
     app.tasks.pop(name)
 
 

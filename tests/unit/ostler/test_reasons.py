@@ -1,4 +1,4 @@
-"""Reasons are words: what a client library raised, as a person would say it."""
+"""Reasons are words for people instead of the errors of client libraries."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_meaning_of_a_refusal_is_words(error: UpstreamError, words: str) -> None
 
 
 class Refusal(Exception):
-    """An error of psycopg2. Only the server makes one with a code."""
+    """An error of psycopg2. Only the server creates one with a code."""
 
     def __init__(self, pgcode: str) -> None:
         self.pgcode = pgcode

@@ -1,4 +1,4 @@
-"""The page for three in the morning knows every sweep that runs, and names none that does not."""
+"""The recovery page names every sweep that runs, and no other."""
 
 from __future__ import annotations
 

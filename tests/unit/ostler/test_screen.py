@@ -1,4 +1,4 @@
-"""The screen of the fleet fits 80 columns and the given height, and shows what needs attention."""
+"""The screen of the fleet fits 80 columns and the given height, and shows problems."""
 
 from __future__ import annotations
 

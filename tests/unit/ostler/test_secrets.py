@@ -1,4 +1,4 @@
-"""Secrets: no way of printing one shows it."""
+"""Secrets: no way of printing a secret shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what is missing or malformed is one line that names the variable and the cure."""
+"""Settings: the error of a missing or malformed value is one line that names the variable and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of `ostler setup github`: its page believes nobody, its list of permissions follows the calls."""
+"""The parts of `ostler setup github`: its page trusts no request, and its list of rights follows the calls."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_one_place_is_named_for_the_secrets() -> None:
 
 
 class Deliveries:
-    """A GitHub whose list of deliveries is a script; each redelivery goes on to the next page."""
+    """A GitHub whose list of deliveries is a script. Each redelivery advances to the next page."""
 
     def __init__(self, *pages: list[DeliverySeen] | Exception) -> None:
         self.pages = list(pages)
@@ -274,12 +274,12 @@ def test_env_file_in_a_folder_that_cannot_be_written_is_refused_by_the_check(
 
 
 class Refusing:
-    """A store that was writable when it was checked, and is not when the App was created."""
+    """A store that was writable at its check, and is not any more when the App was created."""
 
     where, ping = "Secret ostler/ostler", "ostler setup ping"
 
     def check(self) -> None:
-        """Find nothing wrong."""
+        """Find no problem."""
 
     def write(self, values: object, *, api_url: str) -> None:
         """Refuse."""
@@ -287,7 +287,7 @@ class Refusing:
         raise Forbidden("not any more")
 
     def further(self, api_url: str) -> str | None:
-        """Need nothing."""
+        """Return None."""
 
 
 APP = flow.AppMade(

@@ -1,4 +1,4 @@
-"""Tables fit the terminal: columns go in a fixed order, names lose their middle, ids are whole."""
+"""Tables fit the terminal: columns are left out in a fixed order, long names lose their middle, and ids are whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics have a documented name, no label that grows with use, and their zeros from the start."""
+"""Metrics have a documented name, no label without a bound, and their zeros from the start."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ ENUMS: dict[str, Iterable[str]] = {
     "PODS_RETIRED": [why.name.lower() for why in Why],
     "SCALINGS": Verdict,
 }
-"""Metrics whose label takes its values from an enum of the code."""
+"""Metrics whose label values come from an enum of the code."""
 
 
 def literal_labels() -> set[tuple[str, tuple[str, ...]]]:

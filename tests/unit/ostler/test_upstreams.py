@@ -1,4 +1,4 @@
-"""Failures of an upstream: calls it could not serve, not those it refused or that we had no time for."""
+"""Failures of an upstream: calls that it could not serve, without refusals and without our own timeouts."""
 
 from __future__ import annotations
 

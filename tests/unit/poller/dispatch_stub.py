@@ -1,4 +1,4 @@
-"""A dispatch endpoint that plays a list of answers, one per poll, and remembers what it was asked."""
+"""A dispatch endpoint with a list of answers, one per poll, that records the polls."""
 
 import ssl
 import threading
@@ -10,7 +10,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. `hang` holds the poll until the stub closes; `cut` promises more bytes than it sends."""
+    """One answer. `hang` holds the poll until the stub closes, and `cut` promises more bytes than it sends."""
 
     status: int = 204
     headers: dict[str, str] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Poll:
-    """What one poll carried."""
+    """The content of one poll."""
 
     method: str
     path: str
@@ -33,7 +33,7 @@ LAST = Answer(410)
 
 
 class DispatchStub:
-    """Runs in a thread. After the last of its answers it says 410, so that every poller comes to an end."""
+    """A server in a thread. After its last answer it answers 410, so that every poller ends."""
 
     def __init__(
         self, answers: list[Answer], *, certificate: tuple[Path, Path] | None = None, host: str = "127.0.0.1"
@@ -53,7 +53,7 @@ class DispatchStub:
             do_GET = do_POST  # noqa: N815
 
             def log_message(self, *_args: object) -> None:
-                """Stay silent."""
+                """Print nothing."""
 
         self._server = ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True
@@ -67,11 +67,11 @@ class DispatchStub:
 
     @property
     def url(self) -> str:
-        """The endpoint's address."""
+        """Return the address of the endpoint."""
         return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}/runners/v1/dispatch"
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        """Play the next answer."""
+        """Send the next answer."""
         handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         with self.polled:
             seen = handler.headers
@@ -96,7 +96,7 @@ class DispatchStub:
             handler.close_connection = True
 
     def wait_for_polls(self, count: int) -> None:
-        """Return when `count` polls have come in; AssertionError after 30 s."""
+        """Wait until `count` polls have arrived. Raise AssertionError after 30 s."""
         with self.polled:
             assert self.polled.wait_for(lambda: len(self.polls) >= count, timeout=120)
 

@@ -22,7 +22,7 @@ TOKEN = "projected-token-of-the-pod"
 
 @dataclass(frozen=True)
 class Ended:
-    """What a script left behind."""
+    """The results of a script."""
 
     code: int
     message: str
@@ -32,10 +32,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Pod:
-    """One Pod's folders; `sleep` on its PATH returns at once and writes down what it was asked for.
+    """The folders of one Pod. The `sleep` on its PATH returns at once and records its argument.
 
-    `shell` is the shell of the image. If `clients` is not None, the image has only these HTTP clients, and few programs
-    besides; otherwise it has the programs of this machine.
+    `shell` is the shell of the image. If `clients` is not None, the image has only these HTTP clients and a few other
+    programs. Otherwise it has the programs of this machine.
     """
 
     root: Path
@@ -51,16 +51,16 @@ class Pod:
 
     @property
     def token_file(self) -> Path:
-        """Where the projected token lies."""
+        """Return the file with the projected token."""
         return self.root / "token"
 
     @property
     def message_file(self) -> Path:
-        """The termination log."""
+        """Return the file of the termination message."""
         return self.root / "termination-log"
 
     def environment(self, *, url: str) -> dict[str, str]:
-        """Return the containers' environment."""
+        """Return the environment of the containers."""
         own = str(self.root / "bin")
         return {
             "PATH": own if self.clients is not None else f"{own}:{os.environ['PATH']}",
@@ -73,7 +73,7 @@ class Pod:
         }
 
     def start(self, script: str, *, url: str, trace: bool = False) -> subprocess.Popen[str]:
-        """Start a script of the Pod; its output is one stream."""
+        """Start a script of the Pod. Its output is one stream."""
         shell, *applet = self.shell
         return subprocess.Popen(
             [shutil.which(shell) or shell, *applet, *(["-x"] if trace else []), str(SCRIPTS / script)],
@@ -85,7 +85,7 @@ class Pod:
         )
 
     def end(self, process: subprocess.Popen[str]) -> Ended:
-        """Wait for a script and gather what it left; TimeoutExpired after 30 s."""
+        """Wait for a script and return its results. Raise TimeoutExpired after 30 s."""
         with process:
             try:
                 output, _ = process.communicate(timeout=30)
@@ -102,7 +102,7 @@ class Pod:
 
 
 def make_pod(root: Path, *, shell: tuple[str, ...] = ("sh",), clients: tuple[str, ...] | None = None) -> Pod:
-    """Lay out a Pod's folders in `root`. The entry of its runner has already found the image usable."""
+    """Create a Pod's folders in `root`. The entry of its runner has already found the image usable."""
     pod = Pod(root, shell, clients)
     for name in ("jit", "bin", "home"):
         (root / name).mkdir()

@@ -1,4 +1,4 @@
-"""A JIT config that was cut short is no work, also where no length was told."""
+"""A JIT config that was cut off starts no runner, even without a known length."""
 
 from __future__ import annotations
 

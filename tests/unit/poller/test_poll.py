@@ -1,4 +1,4 @@
-"""The poller's script against every row of the dispatch endpoint's answer table."""
+"""The poller's script with every row of the dispatch endpoint's answer table."""
 
 import os
 import signal
@@ -54,7 +54,7 @@ def pod_of(root: Path, kind: str) -> Pod:
 
 @dataclass(frozen=True)
 class Row:
-    """A story: these answers, then what the poller made of them. `waits` are bounds of each sleep, in seconds."""
+    """The answers, and the result of the poller. `waits` are the bounds of each sleep, in seconds."""
 
     name: str
     answers: list[Answer]
@@ -340,7 +340,7 @@ def test_the_token_has_no_name_in_the_shared_volume(pod: Pod) -> None:
 
 
 def _command_lines(*, of: str) -> Iterator[str]:
-    """The command lines of all processes that name this address."""
+    """Yield the command lines of all processes that contain this address."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue

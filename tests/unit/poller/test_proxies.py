@@ -11,10 +11,10 @@ from tests.unit.poller.test_poll import WORK
 
 
 class ProxiedPod(Pod):
-    """A Pod whose environment names a proxy that is away."""
+    """A Pod whose environment names a proxy that is down."""
 
     def environment(self, *, url: str) -> dict[str, str]:
-        """Return the containers' environment."""
+        """Return the environment of the containers."""
         proxy = f"http://127.0.0.1:{free_port()}"
         names = ("http_proxy", "https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY")
         return super().environment(url=url) | dict.fromkeys(names, proxy)

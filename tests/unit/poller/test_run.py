@@ -1,4 +1,4 @@
-"""The runner's entry and its hook: wait for the poller's verdict, then become the runner."""
+"""The runner's entry and its hook: wait for the poller's result, and then become the runner."""
 
 import json
 import os

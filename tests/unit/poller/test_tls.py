@@ -32,7 +32,7 @@ def poll(
     client: str | None = None,
     through: Sequence[str] = (),
 ) -> tuple[int, str]:
-    """Run the poller to its end, or for a few seconds of backing off; return its status and what it said."""
+    """Run the poller to its end, or for a few seconds of its backoff. Return its status and its output."""
     pod = make_pod(root, clients=None if client is None else (client,))
     (root / "bin" / "sleep").write_text(f"#!/bin/sh\n{sleep}\n")
     given = {**pod.environment(url=url), **environment}
@@ -44,7 +44,7 @@ def poll(
 
 @pytest.mark.parametrize("variable", ["OSTLER_CA_FILE", "CURL_CA_BUNDLE"])
 def test_poller_trusts_the_cas_of_its_file(authority: Authority, tmp_path: Path, variable: str) -> None:
-    """The second is what a script of an older version goes by, which knows nothing of the first."""
+    """Older poll.sh versions read only CURL_CA_BUNDLE."""
     (tmp_path / "ca.crt").write_bytes(Authority("other").certificate + authority.certificate)
     (tmp_path / "pod").mkdir()
     with DispatchStub([NOTHING, WORK], certificate=authority.sign().write(tmp_path)) as stub:

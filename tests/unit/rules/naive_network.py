@@ -1,4 +1,4 @@
-"""A second evaluator of NetworkPolicies, slow and plain: one connection at a time, from the JSON as it was written.
+"""A second evaluator of NetworkPolicies, slow and simple: one connection at a time, from the original JSON.
 
 It shares no code with `rules/`. A connection is from or to a Pod (its JSON) or an address (a text).
 """
@@ -21,7 +21,10 @@ def allowed(
     egress: bool,
     at: tuple[str, int],
 ) -> bool:
-    """Whether the policies of `pod` let it connect to (egress), or be connected to by, `other` at protocol and port."""
+    """Return whether the policies of `pod` allow the connection.
+
+    It goes from `pod` to `other` (egress), or from `other` to `pod`, with this protocol and port.
+    """
     direction = "Egress" if egress else "Ingress"
     mine = [p for p in policies if rules_direction(p, direction) and selects(p, pod)]
     if not mine:

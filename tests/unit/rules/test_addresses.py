@@ -1,4 +1,4 @@
-"""Blocks of addresses: what they hold together, and what they are behind NAT64."""
+"""Blocks of addresses: their unions, and their addresses behind NAT64."""
 
 from __future__ import annotations
 

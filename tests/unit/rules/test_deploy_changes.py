@@ -147,7 +147,7 @@ def test_what_the_cluster_was_not_asked_and_what_is_not_evaluated_is_noted() -> 
 
 
 def test_what_helm_keeps_is_in_force_after_the_deploy() -> None:
-    """Uninstalling the policies does not take away the one that is kept, for the Pods that are busy then."""
+    """After the uninstall, the kept policy still protects the Pods that are busy then."""
     rule = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     base = thing("NetworkPolicy", "base", group="networking.k8s.io/v1", spec=rule, namespace="runners")
 
@@ -299,7 +299,7 @@ def test_left_namespace_with_a_pool_without_pods_is_refused(*, by_deploy: bool) 
 
 @pytest.mark.parametrize("pods", [0, 1])
 def test_namespace_that_only_live_processes_read_is_left_too(pods: int) -> None:
-    """OLD might be older than the cluster."""
+    """The tree OLD might be older than the cluster."""
     both, new = read(worker("runners", "runners-elevated")), read(worker("runners"))
     live = Live(both, (("runners-elevated", {POOL_LABEL: "a"}),) * pods, BOTH)
 

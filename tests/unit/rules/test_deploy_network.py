@@ -1,6 +1,6 @@
-"""The rule of deploys about network policies, on a release that is written out here.
+"""The rule of deploys about network policies, for a release that is written in this file.
 
-The tests of charts judge what Helm renders; these judge what the rule says of single policies.
+The tests of charts judge the manifests of Helm. These tests judge single policies.
 """
 
 from __future__ import annotations

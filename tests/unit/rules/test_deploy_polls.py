@@ -1,4 +1,4 @@
-"""Idle Pods poll the address that they were made with; a deploy must go on to serve it."""
+"""Idle Pods poll the address of their creation, and a deploy must continue to serve it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def service(name: str, target: str | int) -> dict[str, Any]:
 
 
 def release(address: str, *, public_polls: bool | None) -> Manifests:
-    """A release; None is one from before polls had a port of their own."""
+    """Return a release. With None, it is from the time before polls had a separate port."""
     env, ports, services = {"OSTLER_WEB_PORT": "8080"}, {"http": 8080}, [service("ostler-web", "http")]
     if public_polls is not None:
         env |= {"OSTLER_WEB_POLLS_PORT": "8081", "OSTLER_WEB_PUBLIC_POLLS": str(public_polls).lower()}
@@ -77,7 +77,7 @@ SECURE = "https://ostler-web-polls.ostler.svc/runners/v1/dispatch"
 
 
 def secured(address: str, *, tls: bool = True, plain: bool = True, signer: str = "1", trusts: str = "1") -> Manifests:
-    """A release that serves polls by TLS, or plain, or both."""
+    """Return a release that serves polls by TLS, without TLS, or both."""
     env = {"OSTLER_WEB_PORT": "8080", "OSTLER_WEB_POLLS_PORT": "8081", "OSTLER_WEB_PLAIN_POLLS": str(plain).lower()}
     if tls:
         env |= {"OSTLER_WEB_POLLS_TLS_PORT": "8443", "OSTLER_WEB_POLLS_TLS_CERT": "/tls.crt"}

@@ -1,4 +1,4 @@
-"""`check-deploy` says which pools read Secrets that the admission policy for creations keeps from their Pods."""
+"""`check-deploy` names the pools whose overlays read Secrets, which the admission policy for creations refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NONE: list[Any] = [
 
 
 def rendered(spec: Any, **runners: Any) -> list[dict[str, Any]]:
-    """Return what the chart makes of a pool with this overlay."""
+    """Return the manifests of the chart for a pool with this overlay."""
     pool = {"image": "i", "runnerLabels": ["l"], "podTemplate": {"spec": spec}}
     return helm.render(values={"pools": {"small": pool}, "runners": runners})
 

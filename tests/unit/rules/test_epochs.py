@@ -1,4 +1,4 @@
-"""Judgement of Postgres by the two epochs: a restored or foreign one is never taken for current (law L8)."""
+"""Judgement of Postgres by the two epochs: a restored or foreign one never counts as current (law L8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes Events are few: the same one seldom, one reason about one object at a distance, and a rate over all."""
+"""Kubernetes Events are few: equal ones are rare, one reason per object has an interval, and all have a rate."""
 
 from __future__ import annotations
 

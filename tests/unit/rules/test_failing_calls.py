@@ -1,4 +1,4 @@
-"""Writes that keep failing: which runs count, when a call is shown, and when it is forgotten."""
+"""Writes that keep failing: the runs that count, the time until a call is shown, and its end."""
 
 from __future__ import annotations
 

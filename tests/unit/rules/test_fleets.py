@@ -1,4 +1,4 @@
-"""Pools that share nodes: load before floors before headroom, and no doubt about nodes takes anything away."""
+"""Pools that share nodes: load before minimums before headroom. Doubt about nodes removes no Pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognition of forks: only a run that is seen to be of the repository itself is not from a fork."""
+"""Recognition of forks: a run counts as no fork's only if GitHub shows that it belongs to the repository itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: it never flaps, never closes on silence, and opens only after enough good checks in a row."""
+"""The gate: it never flaps, never closes without calls, and opens only after enough healthy evaluations in a row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rules = st.builds(
 
 
 def walk(rule: GateRule, story: list[tuple[CallCounts, float]]) -> list[Gate]:
-    """Return the gate before the first counts and after each."""
+    """Return the gate before the first counts, and after each of the counts."""
     gates = [Gate()]
     for counts, roll in story:
         gates.append(judge(gates[-1], counts, rule=rule, roll=roll))

@@ -1,4 +1,4 @@
-"""Ranges of whole numbers at their edges."""
+"""Ranges of whole numbers at their ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deadline of a Pod whose job may take so long."""
+"""The deadline of a Pod in a pool with a longest job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_time_in_which_a_pod_was_warm_is_not_its_jobs() -> None:
 def test_a_job_gets_its_time_where_the_clock_of_its_node_is_within_the_margin(
     age: float, longest: float, ahead: float
 ) -> None:
-    """The kubelet reckons by the clock of the node, which is `ahead` of ours, as is the start that it reports."""
+    """The kubelet uses the clock of its node, which is `ahead` of ours, for the deadline and for the reported start."""
     start, now = AT, AT + timedelta(seconds=age)
     reported = start + timedelta(seconds=ahead)
     left = active_deadline(started_at=reported, now=now, max_job_seconds=longest) - (now - start).total_seconds()

@@ -1,4 +1,4 @@
-"""Leadership: never two leaders by the rule, whatever the clocks of the machines say, and never none for long."""
+"""Leadership: the rule never gives two leaders, whatever the clocks show, and never none for long."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
 @settings(deadline=None)
 @given(renewed=st.floats(0, 100), looked_after=st.floats(0, 100), duration=st.floats(1, 50))
 def test_lease_is_not_acquired_while_its_holder_leads(renewed: float, looked_after: float, duration: float) -> None:
-    """The other saw the renewal `looked_after` seconds later at the soonest, so it waits from then."""
+    """The other process saw the renewal at least `looked_after` seconds later, and waits from then."""
     lease = replace(HELD, duration=duration)
     if next_step(lease, me="me", unchanged_for=renewed - looked_after) is LeaseStep.TAKE:
         assert not leads(renewed_before=renewed, duration=duration)

@@ -1,4 +1,4 @@
-"""The transition table: every lease has its length there, and nothing else has one."""
+"""The transition table contains the duration of every lease, and no other duration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scope of a refused mint: it blocks the refused question, and nothing beside it."""
+"""Scope of a refused mint: it blocks the same request, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NetworkPolicies as they are read: what a write of one changes, and where a malformed one is wrong."""
+"""Parsed NetworkPolicies: the effects of a change, and the place of an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network reach of a Pod, compared with a second evaluator that tries one connection after the other."""
+"""Network reach of a Pod, compared with a second evaluator that tries single connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a pool with persistent runners: who leaves first, and how many Pods there are meanwhile."""
+"""The plan of a pool with persistent runners: the order of removals, and the number of Pods in the meantime."""
 
 from __future__ import annotations
 

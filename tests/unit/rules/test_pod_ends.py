@@ -1,4 +1,4 @@
-"""Descriptions of how a Pod ended: only observed facts."""
+"""Explanations of a Pod's end use observed facts only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one state of a Pod, where several signs speak."""
+"""The state of a Pod with several signs."""
 
 from __future__ import annotations
 

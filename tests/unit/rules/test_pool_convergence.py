@@ -1,4 +1,4 @@
-"""Repeated plans: every state of a pool comes to the wanted number of fresh Pods, and rests there."""
+"""Repeated plans: every state of a pool reaches the wanted number of fresh Pods, and stays there."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ STARTS = (
 
 @dataclass
 class World:
-    """A pool whose Pods go on by themselves. No webhook and no event of the watch ever arrives.
+    """A pool whose Pods change by themselves. No webhook and no event of the watch ever arrives.
 
-    `lasts`: ticks that a Pod stays in a state, by its id. `lost`: ticks of four in which no reconcile runs. The jobs of
-    the Pods in `endless` do not end.
+    `lasts`: ticks that a Pod stays in a state, by its id. `lost`: number in four ticks in which no reconcile runs. The
+    jobs of the Pods in `endless` do not end.
     """
 
     pool: ObservedPool
@@ -139,7 +139,7 @@ def never_polls(pod: ObservedPod) -> bool:
 
 
 def after_disturbance(pod: ObservedPod) -> ObservedPod | None:
-    """Return a Pod that was missing from the list, lost its node or was deleted by others. A half of them is gone.
+    """Return a Pod that was missing from the list, lost its node, or was deleted by another client. Half are gone.
 
     The kubelet of the other half of deleted Pods does not answer, so that only a retirement ends them.
     """

@@ -1,4 +1,4 @@
-"""The plan of a reconcile: who goes first, what never goes, and that rolls keep enough Pods."""
+"""The plan of a reconcile: the order of retirements, the Pods that stay, and rolls that keep enough Pods."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_a_pod_that_was_not_in_the_list_is_not_touched() -> None:
 
 
 def leaves(each: ObservedPod) -> bool:
-    """Return whether a Pod counts for nothing: it is over, retiring or on a gone node, or others delete it idle."""
+    """Return whether a Pod counts for nothing: over, retiring, on a gone node, or deleted by others while idle."""
     over = each.node_gone or each.state in {PodState.SPENT, PodState.RETIRING}
     return over or (each.terminating and each.state in IDLE)
 

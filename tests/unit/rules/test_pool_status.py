@@ -1,4 +1,4 @@
-"""The status of a pool: its counts, and which condition says what is wrong with it."""
+"""The status of a pool: its counts, and the condition for each problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Range of the deliveries to read, belief in a list, and the interval between two requests."""
+"""Range of the deliveries to read, trust in a list, and the interval between two requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT = timedelta(days=3)
 
 
 def progress(*, looked: float = 1, scanned: float = 5, scanning: bool = False) -> Progress:
-    """Return what was read; the last complete look and scan began so many minutes ago."""
+    """Return the progress. The last complete check and scan began this number of minutes ago."""
     return Progress(
         checked_at=NOW - timedelta(minutes=looked),
         checkpoint=NOW - timedelta(minutes=scanned),

@@ -1,4 +1,4 @@
-"""Rules of persistent runners: the brake of failed registrations, what a Pod gets, and which runner is replaced."""
+"""Rules of persistent runners: the brake of failed registrations, the data for a Pod, and replaced runners."""
 
 from __future__ import annotations
 

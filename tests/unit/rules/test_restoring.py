@@ -1,4 +1,4 @@
-"""Judgement of `ostler restore` on a Pod: never free one that might hold a JIT, never lose one with a later claim."""
+"""Judgement of `ostler restore` on a Pod: a Pod that might hold a JIT is never freed, and no later claim is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pods = st.builds(
     used=st.booleans(),
     claim=claims,
 ).filter(lambda pod: not (pod.used and pod.claim is not None and pod.claim.purpose in RUNNERS))
-"""A used Pod is only claimed again to be retired."""
+"""A used Pod is claimed again only for its retirement."""
 
 
 @given(pods)

@@ -15,12 +15,12 @@ from rules.pools.starts import NOTHING_YET, Starts, Trouble, accepted, over_quot
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 TICK, STARTS_IN, ENDS_IN = 10, 20, 10
-"""Seconds: from one reconcile to the next, from a node's acceptance to the first poll, from a retirement to the end."""
+"""Seconds between two reconciles, from a node's acceptance to the first poll, and from a retirement to the end."""
 
 
 @dataclass
 class Pod:
-    """A Pod of the simulation; times are seconds since the beginning."""
+    """A Pod of the simulation. Times are seconds since the start."""
 
     id: int
     created: int
@@ -41,7 +41,10 @@ class Pod:
 
 @dataclass
 class Cluster:
-    """A pool whose template has just changed. `room`: Pods that its nodes or its quota take, by the time."""
+    """A pool whose template has just changed. `room` is the number of Pods that its nodes or quota accept.
+
+    It is a function of the time.
+    """
 
     replicas: int
     room: Callable[[int], int]
@@ -73,14 +76,14 @@ class Cluster:
         return len(fresh) == self.replicas - self.busy and len(self.pods) == self.replicas
 
     def roll(self, *, until: int = 20_000) -> int:
-        """Let the roll come to its end; return the seconds that it took."""
+        """Run the roll to its end, and return its duration in seconds."""
         while not self.over:
             self.tick()
             assert self.seconds < until, "the roll does not come to its end"
         return self.seconds
 
     def tick(self) -> None:
-        """Let ten seconds pass: what Kubernetes does, then one reconcile."""
+        """Let ten seconds pass: first the work of Kubernetes, then one reconcile."""
         self.seconds += TICK
         now = BEGUN + timedelta(seconds=self.seconds)
         self.pods = [pod for pod in self.pods if pod.retired is None or self.seconds - pod.retired < ENDS_IN]
@@ -234,7 +237,7 @@ def told(cluster: Cluster, kind: str) -> tuple[str, str, str]:
 
 
 def test_roll_makes_no_pod_in_advance_while_a_successor_finds_no_node() -> None:
-    """A template that no node takes: its Pod must grow old enough to be counted as a failed start."""
+    """No node accepts the template, so its Pod must become old enough to count as a failed start."""
     cluster = Cluster(10, lambda _: 0, start_timeout=3600)
     for _ in range(400):
         cluster.tick()

@@ -1,4 +1,4 @@
-"""Runner lists as proof: the moment that a list proves, and when two lists are two checks."""
+"""Runner lists as proof: the time that a list proves, and the interval of two checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scopes as they are written, read and put into paths; what is no name does not get in."""
+"""Scopes in text, parsed, and in paths. An invalid name is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selectors as the API server reads them, and which of them it refuses."""
+"""Selectors as the API server parses them, and the selectors that it refuses."""
 
 from __future__ import annotations
 

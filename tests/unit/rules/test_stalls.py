@@ -1,4 +1,4 @@
-"""Transitions that serve stalled work, and those that show that it never was stalled."""
+"""Transitions that end a stall, and those that show that the claim never was stalled."""
 
 from __future__ import annotations
 

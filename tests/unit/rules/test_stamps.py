@@ -1,4 +1,4 @@
-"""The value of the claim annotation: what we write we read, what we would not write is nothing."""
+"""The value of the claim annotation: every written value is parsed, and any other value is ignored."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Starts of a pool: what one failure, one refusal and one creation change."""
+"""Starts of a pool: the effects of one failure, one refusal and one creation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delivered claims without an execution, and spares: what the sweep does with each."""
+"""Delivered claims without an execution, and spares: the verdict of the sweep on each."""
 
 import pytest
 from hypothesis import given

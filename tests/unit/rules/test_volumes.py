@@ -1,4 +1,4 @@
-"""Volumes of a pool's runners: which are in use, which the next runner gets, which are deleted."""
+"""Volumes of a pool's runners: used volumes, volumes for the next runner, and volumes to delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons why a job waits: every state and every hold has words, and the cure names the thing to do."""
+"""Reasons why a job waits: every state and every hold has a text, and the cure names the next act."""
 
 from __future__ import annotations
 

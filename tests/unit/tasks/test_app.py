@@ -1,4 +1,4 @@
-"""The Celery application: names, policies and settings that the laws lean on."""
+"""The Celery application: the names, policies and settings that the laws need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Event is never worth the work that it tells of."""
+"""A failure to write an Event never affects the work that the Event reports."""
 
 from __future__ import annotations
 

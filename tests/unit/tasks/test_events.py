@@ -1,4 +1,4 @@
-"""Events of tasks go out in batches, all of them, and none is left behind when the worker ends."""
+"""Events of tasks are sent in batches. All are sent, also at the end of the worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tasks.worker.events import BatchedEvents
 
 
 class Timer:
-    """Calls only when it is told to."""
+    """A timer that runs its calls on command."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
@@ -30,7 +30,7 @@ class Timer:
 
 
 class Worker:
-    """A consumer after Celery's own step of events, whose publications are kept."""
+    """A consumer after Celery's own step of events, which records its publications."""
 
     def __init__(self, app: Celery) -> None:
         self.timer = Timer()
@@ -43,7 +43,7 @@ class Worker:
         self.step.start(self)
 
     def _at_once(self) -> None:
-        """What Celery has set."""
+        """Send the buffered events at once, as Celery does by default."""
         self.event_dispatcher.flush()
 
     def tell(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""The share of a pool in the list of a tick is what was listed, whatever the Pods show."""
+"""The share of a pool in the list of a tick equals the listed Pods, for every content of a Pod."""
 
 from __future__ import annotations
 

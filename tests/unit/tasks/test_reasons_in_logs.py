@@ -1,4 +1,4 @@
-"""Handlers of errors that have a reason in words never log the name of the class instead."""
+"""Handlers of errors with a reason in words never log the name of the class instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Senders: none repeats the queue of a task, and none evades the debounce of the waker."""
+"""Senders: none repeats the queue of a task, and none bypasses the debounce of the waker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGES = (
     "lab",
 )
 WAKER = ROOT / "ostler" / "wakes.py"
-"""The one module that gives Celery the queue of a message and debounces the messages of three tasks."""
+"""The only module that gives Celery the queue of a message and debounces the messages of three tasks."""
 
 SENDS = {"send", "send_task", "apply_async", "signature", "partial", "task", "sweep"}
 DEBOUNCED = {"DISPATCH", "RECONCILE", "AUTOSCALE"}

@@ -1,6 +1,6 @@
-"""Nothing deletes, un-stamps or scales a Pod away without asking whether it may hold a JIT (laws L3 and L7).
+"""No code deletes, un-stamps or scales a Pod away without a check whether it might hold a JIT (laws L3 and L7).
 
-Found by reading the source: a new caller of a function that ends Pods has to be added here, and to ask.
+The test reads the source. A new caller of a function that ends Pods must be added here, and must check.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def receiver(call: ast.Call) -> str:
 
 @functools.cache
 def calls(function: ast.FunctionDef) -> list[ast.Call]:
-    """Return the calls in a function; `rt.transaction(module.f, …)` is one of `module.f` too."""
+    """Return the calls in a function. `rt.transaction(module.f, …)` also counts as a call of `module.f`."""
     found = [each for each in ast.walk(function) if isinstance(each, ast.Call)]
     through = [
         ast.Call(each.args[0], each.args[1:], each.keywords)
@@ -124,7 +124,7 @@ def calls(function: ast.FunctionDef) -> list[ast.Call]:
 
 
 def ends(call: ast.Call) -> str | None:
-    """Return which of the ways to end a Pod's life, or its warmth, a call is."""
+    """Return the kind of a call that ends a Pod's life or its warm state, or None."""
     name = name_of(call)
     if name == "delete_runner" and not receiver(call).endswith("github"):  # GitHub's is of a runner
         return name

@@ -1,4 +1,4 @@
-"""Offers share statements: a poll that comes while a batch is written waits for the next one."""
+"""Offers share statements: a poll that arrives during the write of a batch waits for the next batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def poll(number: int) -> Poll:
 
 
 class Statements:
-    """Takes the place of the statement; `meanwhile` more polls come in during each of the first ones."""
+    """A stub of the statement. `meanwhile` more polls arrive during each of the first statements."""
 
     def __init__(self, offering: Offering, *, meanwhile: int) -> None:
         self.batches: list[int] = []

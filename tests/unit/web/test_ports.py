@@ -1,4 +1,4 @@
-"""Ports of a web process, and what each serves."""
+"""Ports of a web process, and the paths of each."""
 
 from __future__ import annotations
 

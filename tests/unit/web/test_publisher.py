@@ -1,4 +1,4 @@
-"""The publisher outlives Redis, and keeps what it was given within its bounds."""
+"""The publisher survives an outage of Redis, and keeps its messages within its limits."""
 
 from __future__ import annotations
 

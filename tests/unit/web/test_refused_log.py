@@ -1,4 +1,4 @@
-"""Log lines of requests that anybody can send."""
+"""Log lines of requests from unauthenticated clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A demo that was killed leaves files; the next one removes them, and no others."""
+"""A killed demo leaves files. The next demo removes these files and no others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(store: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A run in a process of its own, and its folder."""
+    """A run in a separate process, and its folder."""
     folder = folder_of_run(None)
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, str(folder), str(store)],

@@ -1,4 +1,4 @@
-"""Report of the demo: the verdict decides the exit status, and a run that shows little says so."""
+"""Report of the demo: the verdict decides the exit status, and a run that proves little says so."""
 
 from __future__ import annotations
 

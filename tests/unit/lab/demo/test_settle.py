@@ -1,4 +1,4 @@
-"""A demo reads its logs when they are complete: when GitHub and the kubelet's log both know the end of every job."""
+"""A demo reads its logs when they are complete: when GitHub and the kubelet's log both contain the end of every job."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def test_a_job_that_never_ends_is_left_to_the_verdict(tmp_path: Path, monkeypatc
 
 
 def system_with(kubelet_log: Path) -> Any:
-    """Return a system whose GitHub knows no webhook on its way and no busy runner."""
+    """Return a system whose GitHub has no undelivered webhook and no busy runner."""
     stats = {"webhooks_in_flight": 0, "runners": {"idle": 3}}
     return SimpleNamespace(lab=lambda *_: stats, kubelet_log=kubelet_log)

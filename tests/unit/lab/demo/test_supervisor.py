@@ -1,4 +1,4 @@
-"""Programs that end while the demo runs come back; one that cannot ends the demo with a sentence."""
+"""Programs that end while the demo runs are started again. If this fails, the demo ends with a message."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lab.system import System
 
 @dataclass
 class Program:
-    """A process that ends when told, and begins again."""
+    """A process that ends and starts on command."""
 
     status: int | None = None
     starts: int = 0
     lives: bool = True
-    """Whether the next start lasts."""
+    """Whether the next start succeeds."""
 
     def start(self) -> None:
         self.starts += 1
@@ -32,7 +32,7 @@ class Program:
 
 @dataclass
 class Stage:
-    """A system of one worker, both stores and what keeps the lab's world; time stands still until it is moved."""
+    """A system with one worker, both stores and the processes of the lab. Time moves only on command."""
 
     now: float = 100
     said: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The demo's picture fits the screen that it is drawn on, and its columns stand still."""
+"""The demo's view fits its screen, and its columns do not move."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(name: str, *, to_jit: float | None, conclusion: str | None = None) -> An
 
 
 def picture(monkeypatch: pytest.MonkeyPatch, jobs: list[Any], *, width: int, height: int) -> list[str]:
-    """Return the lines of the picture on a screen of this size."""
+    """Return the lines of the view on a screen of this size."""
     view = View(cast("Engine", None))
     monkeypatch.setattr(view, "_read", lambda: (FLEET, jobs))
     out = io.StringIO()

@@ -32,7 +32,7 @@ def system(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A kubectl that prints which cluster it would ask."""
+    """A kubectl that prints the cluster that it would use."""
     program = tmp_path / "built" / "kubectl"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\necho "$KUBECONFIG: $*"\n')
@@ -42,7 +42,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def pasted(line: str, *, then: str = "") -> str:
-    """Return the output of a line in a shell that knows nothing of this environment."""
+    """Return the output of a line in a shell that has nothing of this environment."""
     environment = {"PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         ["sh", "-c", line + then], env=environment, capture_output=True, text=True, check=True, cwd="/"

@@ -1,4 +1,4 @@
-"""Verdict of the compose check: what counts as wrong about the containers, and what the project is started with."""
+"""Verdict of the compose check: the problems of containers that count, and the values at the start of the project."""
 
 from __future__ import annotations
 

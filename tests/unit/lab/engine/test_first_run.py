@@ -1,4 +1,4 @@
-"""First run of the compose file: the values of a newcomer, and the answer to values that nobody filled in."""
+"""First run of the compose file: the values of a newcomer, and the message about missing values."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Phases:
 
 
 class World:
-    """A node's folder of logs, its API server and its journal, which is read when a test says so."""
+    """A node's folder of logs, its API server and its journal. The journal is read on command."""
 
     def __init__(self, folder: Path) -> None:
         self.logs = folder / "pod-logs"

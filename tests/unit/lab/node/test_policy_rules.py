@@ -1,4 +1,4 @@
-"""Rule sets of the policy enforcer, as text: what is dropped, what returns, and who may connect."""
+"""Rule sets of the policy enforcer, as text: dropped packets, return packets, and permitted connections."""
 
 from __future__ import annotations
 

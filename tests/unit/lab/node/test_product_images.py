@@ -1,4 +1,4 @@
-"""The product's image without a container engine, held against the stages of `compose/Dockerfile`."""
+"""The product's image without a container engine, compared with the stages of `compose/Dockerfile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints on their way: gathered, paced, kept while they cannot be sent, and never without a bound."""
+"""Hints of the watch: collected, paced, kept while they cannot be sent, and always bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def made() -> tuple[Hints, Clock]:
 
 
 def due(hints: Hints) -> Batch | None:
-    """Return what is due now, without waiting for more."""
+    """Return the batch that is due now, without a wait for more hints."""
     hints.close()
     return hints.next_batch()
 
@@ -108,7 +108,7 @@ def test_former_leader_sends_nothing() -> None:
 
 
 class Redis(Outbox):
-    """Stands for a waker whose Redis is away at first."""
+    """A double of a waker whose Redis is down at first."""
 
     def __init__(self, *, fails: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Redis(Outbox):
 
 def test_a_redis_that_is_away_loses_no_hint() -> None:
     class Pause(threading.Event):
-        """No second passes between two tries."""
+        """A pause of zero seconds between two attempts."""
 
         def wait(self, timeout: float | None = None) -> bool:
             del timeout
