@@ -1,4 +1,4 @@
-"""A release's identities on the real API server, and what each of them may do."""
+"""The identities of a release on the real API server, and the rights of each identity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICIES = "admissionregistration.k8s.io@validatingadmissionpolicies"
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """A release in place: its identities with a client each, and two namespaces."""
+    """An installed release: one client per identity, and two namespaces."""
 
     identities: Identities
     clients: Mapping[str, KubeClient]
@@ -31,7 +31,7 @@ class Cast:
 
 
 def allowed(client: KubeClient, verb: str, resource: str, *, namespace: str | None, name: str | None = None) -> bool:
-    """Ask whether the client may do it. `resource` is `group@plural/subresource`, or `//path` for none."""
+    """Return whether the client has a right. `resource` is `group@plural/subresource`, or `//path` for a URL."""
     spec: dict[str, Any]
     if resource.startswith("//"):
         spec = {"nonResourceAttributes": {"verb": verb, "path": resource[1:]}}

@@ -1,4 +1,4 @@
-"""Fixtures of the chart's tests: a real Helm, and a cluster that knows every kind."""
+"""Fixtures of the chart's tests: a real Helm, and a cluster with every kind that the chart uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the first test of a run the time that building Helm takes, which is minutes with a cold cache."""
+    """Give the first test of a run enough time to build Helm, which takes minutes with an empty cache."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(900))
@@ -37,7 +37,7 @@ def _helm() -> None:
 
 @pytest.fixture(scope="session")
 def kinds(admin: KubeClient) -> Kinds:
-    """The cluster's kinds, those of KEDA and of the Prometheus operator among them."""
+    """The kinds of the cluster, with those of KEDA and of the Prometheus operator."""
     needed = _built(foreign.definitions)
     for definition in needed:
         Kinds(admin).apply(definition)
@@ -48,7 +48,7 @@ def kinds(admin: KubeClient) -> Kinds:
 
 @pytest.fixture(scope="module")
 def cast(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cast]:
-    """A release in place: its identities with a client each."""
+    """An installed release, with one client per identity."""
     folder = tmp_path_factory.mktemp("identities")
     release = f"rbac-{secrets.token_hex(6)}"
     runners = f"{release}-runners"
@@ -68,7 +68,7 @@ def cast(admin: KubeClient, control_plane: ClusterAccess, tmp_path_factory: pyte
 
 @pytest.fixture
 def runners(admin: KubeClient, namespace: str) -> Iterator[str]:
-    """A namespace for runner Pods beside `namespace`, which is the release's."""
+    """A namespace for runner Pods, beside the namespace of the release (`namespace`)."""
     name = f"{namespace}-runners"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     yield name

@@ -1,4 +1,4 @@
-"""A kubelet for the hooks of the chart alone: it runs the containers of a Job as processes with the Pod's identity."""
+"""A kubelet for the chart's hooks: it runs the containers of a Job as processes with the Pod's identity."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EVERY = 0.1
 
 @dataclass
 class JobKubelet:
-    """Runs what Jobs of one namespace ask for; a context manager."""
+    """A context manager that runs the Jobs of one namespace."""
 
     kube: KubeClient
     access: ClusterAccess
     namespace: str
     folder: Path
     ran: list[str] = field(default_factory=list)
-    """The containers that ran, in order, each with how it ended."""
+    """The containers that ran, in order, each with its result."""
     problem: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -55,7 +55,7 @@ class JobKubelet:
             self.problem = error
 
     def _run(self, pod: dict[str, Any]) -> None:
-        """Run the containers one after the other, as the kubelet runs those that come first; say how it ended."""
+        """Run the containers in order, as the kubelet runs init containers, and report the result."""
         spec = pod["spec"]
         statuses: dict[str, list[Any]] = {"initContainerStatuses": [], "containerStatuses": []}
         phase = "Succeeded"
@@ -99,7 +99,7 @@ class JobKubelet:
         return base64.b64decode(self.kube.request("GET", path)["data"][ref["key"]]).decode()
 
     def _token_of(self, account: str) -> Path:
-        """Stand in for the files of a Pod, which lie where only a Pod has them."""
+        """Return a folder that replaces the token files, which exist only inside a Pod."""
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
         token = self.kube.request("POST", path, body={"spec": {}})["status"]["token"]
         kubeconfig = self.folder / "kubeconfig"

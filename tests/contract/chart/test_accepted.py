@@ -1,4 +1,4 @@
-"""Every object that the chart renders to is taken by a real API server, which refuses unknown fields."""
+"""A real API server, which refuses unknown fields, accepts every object that the chart renders."""
 
 from __future__ import annotations
 

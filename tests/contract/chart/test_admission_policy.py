@@ -1,4 +1,4 @@
-"""The chart's admission policy refuses what it must, and nothing else; asked of a real API server."""
+"""The chart's admission policy on a real API server: it refuses only the forbidden deletions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.guard import collector_policy, guarded, of_the_chart
 KUBE_SYSTEM = "system:serviceaccount:kube-system:"
 COLLECTOR = COLLECTORS[0]
 STATEFUL_SETS = KUBE_SYSTEM + "statefulset-controller"
-"""The controller deletes a Pod whose StatefulSet was scaled down, and a Pod that is over."""
+"""The controller that deletes a Pod after its StatefulSet was scaled down, or when the Pod is over."""
 OTHERS = ("namespace-controller", "pod-garbage-collector", "node-controller")
 
 
 @pytest.fixture(scope="module")
 def place(admin: KubeClient) -> Iterator[str]:
-    """A namespace of runners under the policy."""
+    """A namespace of runners with the policy."""
     name = f"guarded-{time.time_ns():x}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     # It has this right where its controllers have no credentials of their own.
@@ -41,7 +41,7 @@ def place(admin: KubeClient) -> Iterator[str]:
 
 
 def make(admin: KubeClient, namespace: str, kind: str, *, labels: dict[str, str], phase: str | None = None) -> str:
-    """Make a Pod or a ServiceAccount and return its path."""
+    """Create a Pod or a ServiceAccount and return its path."""
     body: Json = {"metadata": {"generateName": "small-", "labels": labels}}
     if kind == "pods":
         body["spec"] = {"containers": [{"name": "runner", "image": "runner:1"}], "automountServiceAccountToken": False}
@@ -53,7 +53,7 @@ def make(admin: KubeClient, namespace: str, kind: str, *, labels: dict[str, str]
 
 
 def refusal(admin: KubeClient, path: str, *, who: str) -> str | None:
-    """Return why a deletion would be refused, by a dry run; None when it would not."""
+    """Return the reason why the policy refuses a deletion, by a dry run, or None if it is allowed."""
     try:
         admin.request("DELETE", path, query={"dryRun": "All"}, body={"dryRun": ["All"]}, impersonate=who)
     except (Forbidden, Invalid) as error:
@@ -107,7 +107,7 @@ def test_nobody_else_is_refused(admin: KubeClient, place: str, who: str) -> None
 
 
 def test_a_namespace_that_is_deleted_takes_its_runners(admin: KubeClient, namespace: str) -> None:
-    """Also where the namespace controller is refused as the collector is: a controller manager without credentials."""
+    """The result is the same if the namespace controller is refused, as in a controller manager without credentials."""
     with guarded(admin, namespace):
         path = make(admin, namespace, "pods", labels={POOL_LABEL: "small"}, phase="Running")
         held = {"metadata": {"finalizers": ["example.com/held"]}}
@@ -135,7 +135,7 @@ def test_the_expressions_pass_the_type_check(admin: KubeClient, namespace: str) 
 
 
 def evict(admin: KubeClient, path: str) -> int:
-    """Ask for an eviction, as `kubectl drain` does; return the status of the answer, 201 when it goes."""
+    """Request an eviction, as `kubectl drain` does, and return the status of the answer (201 if it is allowed)."""
     name = path.rpartition("/")[2]
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     try:
@@ -150,7 +150,7 @@ def evict(admin: KubeClient, path: str) -> int:
 def test_an_eviction_of_a_busy_pod_is_told_to_wait_and_one_of_an_idle_pod_goes(
     admin: KubeClient, namespace: str
 ) -> None:
-    """Though no runner Pod is ever Ready: the budget never counts one as healthy, so it never has one to spare."""
+    """No runner Pod is ever Ready, so the budget counts none as healthy and never has one to spare."""
     kinds = Kinds(admin)
     (budget,) = of_the_chart(namespace, ["PodDisruptionBudget"])
     kinds.apply(budget)

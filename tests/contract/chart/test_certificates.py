@@ -1,4 +1,4 @@
-"""The certificate of the port for polls: made once by the chart, and read back from a real API server."""
+"""The certificate of the port for polls: created once by the chart, and read from a real API server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = "ostler-web-polls.{}.svc"
 
 @dataclass(frozen=True)
 class Seen:
-    """What a deploy has left in the cluster."""
+    """The objects in the cluster after a deploy."""
 
     secrets: dict[str, str]
     certificate: x509.Certificate
@@ -29,7 +29,7 @@ class Seen:
     host: str
 
     def verified(self, *, bundle: list[x509.Certificate] | None = None) -> bool:
-        """Return whether a Pod with these CAs, or those of this deploy, would take web's certificate."""
+        """Return whether a Pod with these CAs would accept web's certificate. By default these are the deploy's CAs."""
         trusted = self.bundle if bundle is None else bundle
         verifier = PolicyBuilder().store(Store(trusted)).build_server_verifier(x509.DNSName(self.host))
         try:
@@ -41,7 +41,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A release in a namespace of its own."""
+    """A release in its own namespace."""
 
     kube: KubeClient
     access: ClusterAccess

@@ -1,4 +1,4 @@
-"""Container jobs in the chart's values: the image of the sidecar for the workers, and pools with `containers`."""
+"""Container jobs in the chart's values: the sidecar image for workers, and pools with `containers`."""
 
 from __future__ import annotations
 

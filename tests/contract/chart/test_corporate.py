@@ -34,7 +34,7 @@ POOL: Json = {"image": "runner:1", "runnerLabels": ["small"]}
 
 
 def pods(values: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the template of each Pod of the control plane with its component."""
+    """Yield the Pod template of each component of the control plane, with the component's name."""
     for each in helm.render(values=values):
         if each["kind"] in {"Deployment", "Job"}:
             yield each["metadata"]["labels"]["app.kubernetes.io/component"], each["spec"]["template"]
@@ -66,7 +66,7 @@ FIXED = {"runAsUser", "runAsGroup", "fsGroup"}
 
 
 def refusals_of_restricted_v2(spec: Json) -> list[str]:
-    """Return what OpenShift's restricted-v2 would refuse of a Pod that asks for no user of its own."""
+    """Return the reasons why OpenShift's restricted-v2 would refuse a Pod that requests no user."""
     pod = spec.get("securityContext", {})
     found = [f"pod: {field} is fixed" for field in FIXED & pod.keys()]
     found += [f"pod: {field}" for field in ("hostNetwork", "hostPID", "hostIPC") if spec.get(field)]

@@ -1,4 +1,4 @@
-"""Pods that a worker may create under the chart's policy; asked of a real API server, as the worker."""
+"""Pods that a worker may create under the chart's policy, on a real API server with the worker's identity."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ NO_SECRET: Json = {
 
 
 def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
-    """Return a runner Pod as Ostler builds it from a pool's overlay; `changes` are of its spec."""
+    """Return a runner Pod as Ostler builds it from a pool's overlay. `changes` replace fields of its spec."""
     spec = {"image": "i", "runnerLabels": ["linux"], "podTemplate": {"spec": overlay or {}}}
     pool = read_pool({"metadata": {"uid": "u", "name": "small", "namespace": namespace}, "spec": spec})
     assert pool.problem is None, pool.problem
@@ -75,7 +75,7 @@ def runner(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
 
 
 def stateful(namespace: str, overlay: Json | None = None, **changes: Any) -> Json:
-    """Return the StatefulSet of a runner; `changes` are of the spec of its template."""
+    """Return the StatefulSet of a runner. `changes` replace fields of the spec of its template."""
     spec: Json = {
         "image": "i",
         "runnerLabels": ["linux"],
@@ -101,7 +101,7 @@ def test_worker_may_create_a_pod_with_the_sidecar_of_container_jobs(cast: Cast, 
 
 
 def refusal(client: KubeClient, pod: Json) -> str | None:
-    """Return what the reconciler would say of the creation, by a dry run; None when it would succeed."""
+    """Return the reason why a creation is refused, by a dry run, or None if it would succeed."""
     namespace = pod["metadata"]["namespace"]
     path = object_path("pods", namespace=namespace)
     if pod["kind"] == "StatefulSet":
@@ -117,7 +117,7 @@ def refusal(client: KubeClient, pod: Json) -> str | None:
 
 @pytest.fixture(scope="module")
 def worker(cast: Cast) -> KubeClient:
-    """A worker under the policy, with a ServiceAccount for its Pod and one of somebody else."""
+    """A worker under the policy, with a ServiceAccount for its Pod and a ServiceAccount of another owner."""
     for name in (NAME, "deployer", "deployer-0000000a"):
         body: Json = {"metadata": {"name": name}}
         cast.admin.request("POST", object_path("serviceaccounts", namespace=cast.runners), body=body)
@@ -128,7 +128,7 @@ def worker(cast: Cast) -> KubeClient:
 
 @contextmanager
 def allowing_secrets(cast: Cast) -> Iterator[None]:
-    """Have the policy of a release with runners.allowSecrets; then that of before."""
+    """Apply the policy of a release with runners.allowSecrets, and restore the old policy at the end."""
     values = {"runners": {"namespace": cast.runners, "create": False, "allowSecrets": True}}
     rendered = helm.render(values=values, namespace=cast.release)
     names = {each["metadata"]["name"] for each in rendered if each["kind"] in POLICY}
@@ -230,7 +230,7 @@ def test_no_secret_gets_into_a_pod(cast: Cast, worker: KubeClient, way: str) -> 
 
 
 def test_no_volume_of_another_kind_gets_into_a_pod(cast: Cast, worker: KubeClient) -> None:
-    """Such as those of storage systems, which name a Secret each in its own way."""
+    """An example is the volume of a storage system: each kind has its own field for a Secret."""
     azure = {"name": "s", "azureFile": {"secretName": "s", "shareName": "s"}}
     pod = runner(cast.runners)
     pod["spec"]["volumes"].append(azure)
@@ -260,7 +260,7 @@ def test_doctor_sees_the_policy_as_a_worker_and_as_an_administrator(cast: Cast, 
 
 
 def test_doctor_sees_that_a_worker_may_create_any_pod(cast: Cast, namespace: str) -> None:
-    """Where its role is there, and no policy."""
+    """The worker's role exists, but the policy does not."""
     for each in cast.identities.manifests:
         if each["kind"] in {"Role", "RoleBinding"} and each["metadata"]["name"].endswith("-worker"):
             Kinds(cast.admin).apply(each | {"metadata": {"name": each["metadata"]["name"], "namespace": namespace}})

@@ -1,4 +1,4 @@
-"""The definition of RunnerPool has one source; what the chart installs first is what that prints."""
+"""The definition of RunnerPool has one source: the chart's file equals the printed definition."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Silent:
-    """A log that nobody reads."""
+    """A log that discards everything."""
 
     def line(self, text: str) -> None:
         """Drop the line."""

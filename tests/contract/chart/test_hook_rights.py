@@ -861,7 +861,7 @@ def test_doctor_sees_the_policy_for_roles_as_a_worker_and_as_an_administrator(st
 
 
 def test_doctor_sees_that_a_worker_may_create_any_role(stage: Stage, namespace: str) -> None:
-    """Where its Role is there, and no policy."""
+    """The worker's Role exists, but the policy does not."""
     admin = stage.cast.admin
     release = f"bare-{namespace}"
     bare = Identities(admin, namespace=release, runners=namespace, values=VALUES)
@@ -875,7 +875,7 @@ def test_doctor_sees_that_a_worker_may_create_any_role(stage: Stage, namespace: 
 
 
 def test_doctor_names_the_rights_for_container_jobs_that_a_worker_lacks(stage: Stage, cast: Cast) -> None:
-    """The release of `cast` has no container jobs, although somebody made a pool with them."""
+    """The release of `cast` has no container jobs, although a pool with container jobs exists."""
     create_pool(cast.admin, namespace=cast.runners, name="images", spec=pool_spec("images"))
     for client, runners, outcome in (
         (cast.clients["worker"], cast.runners, Outcome.FAILED),

@@ -1,4 +1,4 @@
-"""Levels of Pods under the chart's policies in the namespace of higher levels; asked as a worker and as a runner."""
+"""Levels of Pods under the chart's policies in the namespace for higher levels, as a worker and as a runner."""
 
 from __future__ import annotations
 

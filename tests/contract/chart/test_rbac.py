@@ -1,6 +1,6 @@
-"""The chart's Roles, enforced by a real API server: each identity may do what its process does, and nothing else.
+"""The chart's Roles on a real API server: each identity has the rights that its process needs, and no others.
 
-Every line is asked for as that identity, by a SelfSubjectAccessReview; test_rbac_acts.py really does it.
+Each row is checked as that identity by a SelfSubjectAccessReview. `test_rbac_acts.py` performs the acts.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def test_in_the_whole_cluster_exactly_these_verbs_are_allowed(
 
 
 def _named(verb: str, name: str | None) -> str | None:
-    """Return the name for the question: a create or a list is asked without one."""
+    """Return the name for the review. A create or a list is reviewed without a name."""
     return None if verb in {"create", "list", "watch", "deletecollection"} else name
 
 

@@ -1,4 +1,4 @@
-"""Acts of the processes, really done by their adapters as their identities; and forbidden acts, tried."""
+"""Acts of the processes, performed by their adapters with their identities, and attempts of forbidden acts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_web_judges_a_pod_and_its_token(cast: Cast, pool: PoolSeen) -> None:
 
 
 def test_the_keys_need_no_binding_of_the_clusters_own(cast: Cast) -> None:
-    """Where the binding that gives them to every ServiceAccount was taken back, web still reads them, by its own."""
+    """The binding that lets every ServiceAccount read the keys is removed. Web still reads them by its own binding."""
     binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:service-account-issuer-discovery"
     before = cast.admin.request("GET", binding)
     cast.admin.request("PATCH", binding, body={"subjects": []}, content_type=MERGE_PATCH)

@@ -1,6 +1,7 @@
-"""A release by the real Helm on a control plane of its own: installed, upgraded, rolled back, and taken away.
+"""A release with the real Helm on a separate control plane: install, upgrade, rollback and uninstall.
 
-The migration runs as in a cluster: a hook's Job, made by the Job controller, whose containers run as its identity.
+The migration runs as in a cluster: in the Job of a hook. The Job controller creates its Pod, and the containers run
+with the identity of the Pod.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A fresh cluster, in which an operator has made the namespace and the Secret."""
+    """A new cluster in which an operator has created the namespace and the Secret."""
 
     kube: KubeClient
     control_plane: ControlPlane
@@ -59,7 +60,7 @@ class Cluster:
         )
 
     def say(self, url: str) -> None:
-        """Put the address of the database into the Secret."""
+        """Write the address of the database into the Secret."""
         path = f"/api/v1/namespaces/{RELEASE}/secrets/ostler"
         body = {"stringData": {"OSTLER_DATABASE_URL": url}}
         self.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -72,7 +73,7 @@ class Cluster:
         return True
 
     def image(self, name: str) -> str:
-        """Return the image of a Deployment."""
+        """Return the image of a Deployment's container."""
         path = f"/apis/apps/v1/namespaces/{RELEASE}/deployments/{name}"
         spec = self.kube.request("GET", path)["spec"]["template"]["spec"]
         return str(spec["containers"][0]["image"])
@@ -201,6 +202,6 @@ def _make_older(kube: KubeClient) -> None:
 
 
 def _columns(kube: KubeClient | None = None) -> list[str]:
-    """Return the printer columns of the cluster's definition, or of this version's."""
+    """Return the printer columns of the definition in the cluster, or of this version's definition."""
     definition = crd_manifest() if kube is None else kube.request("GET", DEFINITION)
     return [each["name"] for each in definition["spec"]["versions"][0]["additionalPrinterColumns"]]

@@ -1,4 +1,4 @@
-"""The rights that `ostler doctor` checks are those that the chart grants: nothing more, nothing less."""
+"""The rights that `ostler doctor` checks equal the rights that the chart grants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTAINERS: helm.Values = {
 
 
 def granted(process: str, values: helm.Values) -> set[Right]:
-    """Return the rights that the chart gives to the identity of a process."""
+    """Return the rights that the chart grants to the identity of a process."""
     found: set[Right] = set()
     for each in helm.render(values=values, namespace="ostler", release="ostler"):
         if each["kind"] not in {"Role", "ClusterRole"} or not each["metadata"]["name"].endswith(f"-{process}"):

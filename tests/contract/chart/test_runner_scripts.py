@@ -1,4 +1,4 @@
-"""The ConfigMap with the scripts of runner Pods, under the chart's rights and policy; asked of a real API server."""
+"""The ConfigMap with the scripts of runner Pods, under the chart's rights and policy, on a real API server."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_worker_creates_no_scripts_that_could_change(cast: Cast, worker: KubeCli
 
 @pytest.mark.parametrize("change", [{"data": {"poll.sh": "true"}}, {"immutable": False}], ids=["data", "changeable"])
 def test_scripts_of_others_are_not_used(cast: Cast, namespace: str, change: Json) -> None:
-    """In a namespace without the policy, somebody was faster."""
+    """In a namespace without the policy, another client created the ConfigMap first."""
     cast.admin.request(
         "POST", object_path("configmaps", namespace=namespace), body=build_scripts(namespace=namespace) | change
     )

@@ -1,4 +1,4 @@
-"""Values that make no sense are refused by Helm, with a message that names the value and says what would be right."""
+"""Helm refuses invalid values with a message that names the value and gives a valid one."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_the_readme_names_every_value() -> None:
 
 
 def _paths(values: dict[str, Any], above: str = "") -> Iterator[set[str]]:
-    """Yield each value's own path and those that it lies below."""
+    """Yield the path of each value, together with the paths of its parents."""
     for name, value in values.items():
         path = f"{above}.{name}" if above else name
         if isinstance(value, dict) and value and not above:

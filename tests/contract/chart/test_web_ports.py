@@ -1,4 +1,4 @@
-"""The chart and the ports of web: who is led where, and who may connect."""
+"""The ports of web in the chart: the port that each client uses, and the peers that may connect."""
 
 from __future__ import annotations
 

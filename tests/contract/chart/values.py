@@ -1,4 +1,4 @@
-"""The values that the chart is rendered with in the tests: few, and together every branch of its templates."""
+"""Values for the tests of the chart: few sets that together cover every branch of its templates."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A process of the real client behind the real governor: mints on command, and says what became of it.
+"""A process with the real client and the real governor, which mints on command and reports the results.
 
-Reads one JSON line of options, prints `ready`, and then for each line `mint N` tries N mints from four threads at
-once and prints one JSON line: how many were made, were denied, and why. What it is asked to remember stands in a
-folder that the processes share, as the rows of Postgres do.
+The process reads one JSON line of options and prints `ready`. For each line `mint N` it tries N mints from four threads
+at once and prints one JSON line: how many succeeded, how many were denied, and the reasons. The limits that it must
+remember are stored in a folder that the processes share, as they share the rows of Postgres.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PATIENCE = 30.0
 
 
 class Memory:
-    """Limits kept in a folder, one file each."""
+    """Limits in a folder, with one file each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def remember(self, installation_id: int, quota: str, seconds: float) -> None:
-        """Keep a limit."""
+        """Store a limit."""
         until = utcnow().timestamp() + seconds
         (self._folder / f"{installation_id}-{quota or 'all'}").write_text(str(until))
 
     def recall(self, installation_id: int) -> dict[str, float]:
-        """Return what is left of each limit."""
+        """Return the seconds that are left of each limit."""
         found = {}
         for file in self._folder.glob(f"{installation_id}-*"):
             quota = file.name.partition("-")[2]
@@ -53,7 +53,7 @@ class Memory:
 
 
 def seed(name: str, governor: Governor) -> None:
-    """Put a known bug in."""
+    """Install a known bug."""
     if name == "a bucket per process":
         keys = governing._keys
         governing._keys = lambda installation_id: keys(installation_id * 100_000 + os.getpid())
@@ -62,15 +62,15 @@ def seed(name: str, governor: Governor) -> None:
 
 
 def apart(governor: Governor) -> Callable[[list[str], list[Any]], Any]:
-    """Return a take of mints that reads the tokens, and writes back one less than it read when the call is allowed.
+    """Return a version of `take` that reads the tokens and later writes one less, without a lock.
 
-    Two processes do so in step: both read before either writes, and none reads again before both have written.
+    Two processes do this at the same time: both read before either writes, and none reads again before both wrote.
     """
     take, redis = governor._take_script, governor._redis
     turn, rounds = threading.Lock(), itertools.count()
 
     def meet(where: str) -> None:
-        """Return when both processes are here."""
+        """Wait until both processes have reached this point."""
         redis.incr(where)
         end = time.monotonic() + PATIENCE
         while int(redis.get(where) or 0) < PROCESSES:
@@ -95,7 +95,7 @@ def apart(governor: Governor) -> Callable[[list[str], list[Any]], Any]:
 
 
 def main() -> None:
-    """Serve until the end of the input."""
+    """Handle commands until the input ends."""
     options = json.loads(sys.stdin.readline())
     memory = Memory(Path(options["memory"]))
     governing.TIMEOUT = 60.0  # a busy machine may make Redis late

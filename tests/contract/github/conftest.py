@@ -1,4 +1,4 @@
-"""The lab's GitHub in its own process, a listener for its webhooks, and the adapter before it."""
+"""The lab's GitHub in its own process, a listener for its webhooks, and the adapter that calls it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USER_INSTALLATION = 502
 
 @dataclass(frozen=True, kw_only=True)
 class Hook:
-    """A webhook as it came in."""
+    """A received webhook."""
 
     headers: dict[str, str]
     body: bytes
@@ -47,7 +47,7 @@ class Hook:
 
 @dataclass(kw_only=True)
 class Hooks:
-    """The webhooks that came in, and the status that each is answered with."""
+    """The received webhooks, and the status that the listener answers to each."""
 
     url: str
     secret: str
@@ -55,13 +55,13 @@ class Hooks:
     statuses: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
 
     def of(self, job: int) -> list[str]:
-        """Return the actions that were heard about a job."""
+        """Return the actions of the webhooks about a job."""
         return [hook.payload["action"] for hook in list(self.seen) if hook.payload["workflow_job"]["id"] == job]
 
 
 @contextlib.contextmanager
 def listening(secret: str | None = None) -> Iterator[Hooks]:
-    """Run a listener for webhooks, which are signed with `secret`."""
+    """Run a listener for webhooks that are signed with `secret`."""
     hooks = Hooks(url="", secret=secret or secrets.token_hex(16))
 
     class Handler(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ def listening(secret: str | None = None) -> Iterator[Hooks]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Keep the test's output clean."""
+            """Print nothing, so that the output of the test stays readable."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hooks.url = f"http://127.0.0.1:{server.server_port}/hook"
@@ -91,7 +91,7 @@ def listening(secret: str | None = None) -> Iterator[Hooks]:
 
 @dataclass(kw_only=True)
 class Lab:
-    """The lab's GitHub, seen from outside."""
+    """The lab's GitHub, controlled from outside."""
 
     url: str
     log_file: Path
@@ -100,7 +100,7 @@ class Lab:
     pool: urllib3.PoolManager
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return status and content of one request."""
+        """Send one request, and return the status and the body of the answer."""
         answer = self.pool.request(method, self.url + path, json=body, retries=False, timeout=30)
         return answer.status, json.loads(answer.data) if answer.data else None
 
@@ -113,13 +113,13 @@ class Lab:
         return ids
 
     def job(self, job_id: int) -> dict[str, Any]:
-        """Return what GitHub knows of a job."""
+        """Return a job as GitHub stores it."""
         _, content = self.call("GET", "/_lab/jobs")
         found: dict[str, Any] = next(job for job in content["jobs"] if job["id"] == job_id)
         return found
 
     def deliveries(self) -> list[dict[str, Any]]:
-        """Return the list of deliveries as the API shows it to the App."""
+        """Return the list of deliveries as the API returns it to the App."""
         now = int(time.time())
         token = jwt.encode({"iat": now - 60, "exp": now + 300, "iss": APP_ID}, self.private_key.reveal(), "RS256")
         answer = self.pool.request(
@@ -130,11 +130,11 @@ class Lab:
         return found
 
     def fault(self, **fault: Any) -> None:
-        """Break the next call that matches."""
+        """Let the next matching call fail."""
         assert self.call("POST", "/_lab/faults", [fault])[0] == 201
 
     def settings(self, **settings: Any) -> None:
-        """Turn knobs."""
+        """Change settings of the lab."""
         assert self.call("POST", "/_lab/settings", settings)[0] == 200
 
     def start(self, jit: Secret) -> str:
@@ -144,13 +144,13 @@ class Lab:
         return str(content["session"])
 
     def next_job(self, session: str) -> int:
-        """Wait for a job as a runner does, and return its id."""
+        """Wait for a job as a runner does, and return the id of the job."""
         status, content = self.call("GET", f"/_runner/sessions/{session}/message?wait=20")
         assert status == 200
         return int(content["job_id"])
 
     def run(self, session: str, job_id: int) -> None:
-        """Begin and end a job with success."""
+        """Begin a job and end it with success."""
         assert self.call("POST", f"/_runner/sessions/{session}/started", {"job_id": job_id})[0] == 204
         finished = {"job_id": job_id, "conclusion": "success"}
         assert self.call("POST", f"/_runner/sessions/{session}/finished", finished)[0] == 204
@@ -163,7 +163,7 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def app_key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Secret, Path]:
-    """A key of the App, made for this run: the private one and the file of the public one."""
+    """A key of the App for this run: the private key, and the file with the public key."""
     return make_app_key(tmp_path_factory.mktemp("app"))
 
 
@@ -189,7 +189,10 @@ def running(
     webhook_url: str | None = None,
     secret: str | None = None,
 ) -> Iterator[Lab]:
-    """Run the lab's GitHub with one organisation and one user; its webhooks go to `webhook_url`, else to `hooks`."""
+    """Run the lab's GitHub with one organisation and one user.
+
+    Its webhooks go to `webhook_url`, or to `hooks` if no URL is given.
+    """
     log_file = folder / "github.jsonl"
     with listening(secret) as hooks, urllib3.PoolManager(maxsize=32) as pool:
         command = [
@@ -229,7 +232,7 @@ def lab(app_key: tuple[Secret, Path], tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def github(lab: Lab) -> Iterator[GitHub]:
-    """The adapter before the lab's GitHub."""
+    """The adapter that calls the lab's GitHub."""
     client = GitHub(api_url=lab.url, app_id=APP_ID, private_key=lab.private_key)
     yield client
     client.close()

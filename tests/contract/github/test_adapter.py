@@ -1,4 +1,4 @@
-"""The adapter against a GitHub in another process."""
+"""The adapter with a GitHub in another process."""
 
 from __future__ import annotations
 
@@ -440,7 +440,7 @@ def test_a_runner_is_made_found_and_listed_by_the_id_of_its_repository(github: G
 
 
 def test_a_runner_is_removed_by_the_id_of_its_repository_whatever_that_is_called(github: GitHub) -> None:
-    """Under its former name another repository answers 404, and still lists its own runners."""
+    """Another repository has its former name. It answers 404, and still lists its own runners."""
     jit = mint(github, scope=ADA)
     scope = Scope.parse("repos/ada/former#12")
 
@@ -464,7 +464,7 @@ def test_a_token_that_ends_in_mid_call_is_renewed_for_every_call(lab: Lab, githu
 
 
 def groups_of(lab: Lab, number: int, **group: object) -> None:
-    """Make a runner group of `acme`."""
+    """Create a runner group of `acme`."""
     assert lab.call("PUT", f"/_lab/accounts/acme/groups/{number}", group)[0] == 200
 
 
@@ -525,7 +525,7 @@ def mint_in(github: GitHub, *, group: int) -> Jit:
 
 
 def refuse_mints(lab: Lab, *refusals: dict[str, object], login: str = "acme") -> None:
-    """Let GitHub refuse these mints of an account, and no others, until it is told other ones."""
+    """Let GitHub refuse these mints of an account. Earlier refusals end."""
     assert lab.call("PUT", f"/_lab/accounts/{login}/refusals", list(refusals))[0] == 200
 
 

@@ -1,4 +1,4 @@
-"""The lab's GitHub behind a real forward proxy: the adapter finds it by the environment of its process alone."""
+"""The lab's GitHub behind a real forward proxy, which the adapter finds by its environment only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The governor: real Redis, real processes of the real client, and a GitHub that counts what reaches it.
+"""The governor with real Redis, real processes of the real client, and a GitHub that counts the received calls.
 
-Workers of Ostler before the same bucket are in `test_workers.py`; here eight threads of two processes ask at once.
+`test_workers.py` tests Ostler's workers with one shared bucket. Here eight threads of two processes ask at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.waiting import eventually
 ACME = Scope.organization("acme")
 MINTS = "POST /orgs/{org}/actions/runners/generate-jitconfig"
 SLOW = 1 / 1000
-"""Tokens a second: none comes back while a test runs."""
+"""Tokens per second. No token comes back during a test."""
 
 
 class Caller:
@@ -51,19 +51,19 @@ class Caller:
         self._process.stdin.flush()
 
     def hear(self) -> str:
-        """Read a line from the process."""
+        """Read a line that the process has written."""
         assert self._process.stdout
         return self._process.stdout.readline()
 
     def minted(self) -> dict[str, int]:
-        """Return what became of the mints that it was told to make."""
+        """Return the results of the mints that the process was told to make."""
         outcomes: dict[str, int] = json.loads(self.hear())
         return outcomes
 
 
 @contextlib.contextmanager
 def callers(lab: Lab, redis: Redis, memory: Path, count: int = 2, **options: Any) -> Iterator[list[Caller]]:
-    """Run processes that share a Redis and a GitHub; all are ready."""
+    """Run processes that share one Redis and one GitHub. All of them are ready."""
     memory.mkdir(exist_ok=True)
     given = {
         "api_url": lab.url,
@@ -94,20 +94,20 @@ def callers(lab: Lab, redis: Redis, memory: Path, count: int = 2, **options: Any
 
 
 def mint_all(callers: list[Caller], each: int) -> list[dict[str, int]]:
-    """Let all mint at once."""
+    """Let all processes mint at once."""
     for caller in callers:
         caller.say(f"mint {each}")
     return [caller.minted() for caller in callers]
 
 
 def mints(lab: Lab) -> int:
-    """Return how many mints reached GitHub."""
+    """Return the number of mints that reached GitHub."""
     found: int = lab.call("GET", "/_lab/stats")[1]["calls"].get(MINTS, 0)
     return found
 
 
 def known(callers: list[Caller]) -> None:
-    """Let the bucket be known: one call, whose headers tell."""
+    """Make the bucket known to the processes by one call, whose headers describe it."""
     callers[0].say("mint 1")
     assert callers[0].minted() == {"made": 1}
 
@@ -141,18 +141,18 @@ def test_processes_share_the_quota_that_github_tells(lab: Lab, redis_server: Red
 
 @pytest.fixture(autouse=True)
 def _patient_governor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Redis answer as late as a busy machine makes it; one that is away refuses at once."""
+    """Let Redis answer as late as on a busy machine. A Redis that is down refuses at once."""
     monkeypatch.setattr(governing, "TIMEOUT", 60.0)
 
 
 class Limits:
-    """What the governor asked to remember."""
+    """The limits that the governor asked to remember."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, str, float]] = []
 
     def remember(self, installation_id: int, quota: str, seconds: float) -> None:
-        """Keep a limit."""
+        """Store a limit."""
         self.kept.append((installation_id, quota, seconds))
 
     def recall(self, installation_id: int) -> Mapping[str, float]:
@@ -164,7 +164,7 @@ class Limits:
 def governor_of(
     redis: Redis, limits: Limits | None = None, monotonic: Callable[[], float] = time.monotonic, **changes: Pace
 ) -> Iterator[Governor]:
-    """A governor with the usual paces, but for the `changes`."""
+    """A governor with the usual rates, except for `changes`."""
     limits = limits or Limits()
     usual = paces(mints_per_minute=6000)
     governor = Governor(
@@ -186,7 +186,7 @@ def governed(
     monotonic: Callable[[], float] = time.monotonic,
     **changes: Pace,
 ) -> Iterator[GitHub]:
-    """A client behind such a governor."""
+    """A client with such a governor."""
     with governor_of(redis, limits, monotonic, **changes) as governor:
         client = GitHub(api_url=lab.url, app_id=APP_ID, private_key=lab.private_key, governor=governor)
         yield client
@@ -195,7 +195,7 @@ def governed(
 
 @dataclass(frozen=True)
 class Place:
-    """When somebody who was denied is to come back: the wait, and the bounds of that moment on our clock."""
+    """The time at which a denied caller may return: the wait, and the bounds of that time on our clock."""
 
     after: float
     earliest: float
@@ -203,7 +203,7 @@ class Place:
 
 
 def denied(governor: Governor, count: int) -> list[Place]:
-    """Ask for a number of mints that Ostler's own rate limit denies; return the place of each."""
+    """Ask for mints that Ostler's own rate limit denies, and return the place of each."""
     places = []
     for _ in range(count):
         asked = time.monotonic()
@@ -216,7 +216,7 @@ def denied(governor: Governor, count: int) -> list[Place]:
 
 
 def come_apart(places: Sequence[Place], seconds: float) -> bool:
-    """Return whether each comes so long after the one before, however slowly they asked."""
+    """Return whether consecutive places are at least `seconds` seconds apart, even if the asking itself was slow."""
     return all(
         later.latest - sooner.earliest > seconds - 0.01 and later.earliest - sooner.latest < seconds + 0.01
         for sooner, later in itertools.pairwise(places)
@@ -416,12 +416,12 @@ def test_a_limit_is_recalled_without_redis_too(lab: Lab, tmp_path: Path) -> None
 
 
 class Tired(Limits):
-    """Limits that cannot be read the first time."""
+    """Limits whose first read fails."""
 
     tired = True
 
     def recall(self, installation_id: int) -> Mapping[str, float]:
-        """Fail once."""
+        """Fail at the first call."""
         if self.tired:
             self.tired = False
             raise ConnectionError("no database")

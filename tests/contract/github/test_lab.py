@@ -1,4 +1,4 @@
-"""The lab's GitHub keeps the promises that the rest of the lab builds on."""
+"""The lab's GitHub has the properties that the rest of the lab relies on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACME = Scope.organization("acme")
 
 
 def start_runner(lab: Lab, github: GitHub, name: str, *, label: str = "linux") -> str:
-    """Mint and start a runner of the organisation; return its session."""
+    """Mint and start a runner of the organisation, and return its session."""
     jit = github.mint(installation_id=ORG_INSTALLATION, scope=ACME, name=name, labels=[label], runner_group_id=1)
     return lab.start(jit.config)
 

@@ -1,4 +1,4 @@
-"""Everything that the lab's GitHub answers or sends parses with models generated from GitHub's own description."""
+"""Everything that the lab's GitHub sends can be parsed with models generated from GitHub's own description."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUNNERS = "/orgs/acme/actions/runners"
 
 
 class Api:
-    """The lab's REST API, as a client without opinions sees it."""
+    """The lab's REST API, called without the adapter."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -34,7 +34,7 @@ class Api:
         self.token = ""
 
     def call(self, method: str, path: str, body: Any = None, *, app: bool = False) -> tuple[int, Any]:
-        """Return status and content of one call."""
+        """Return the status and the content of one call."""
         bearer = self._app if app else self.token
         answer = self._lab.pool.request(
             method,
@@ -48,7 +48,7 @@ class Api:
 
 
 def shaped(model: Any, content: Any) -> None:
-    """Fail unless the content is what the model says."""
+    """Fail unless the content has the shape of the model."""
     TypeAdapter(model).validate_python(content)
 
 

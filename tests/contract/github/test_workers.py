@@ -1,7 +1,7 @@
-"""Two `ostler worker` processes before one GitHub: what one of them used up or was told holds for the other too.
+"""Two `ostler worker` processes with one GitHub: the limits that one of them learns bind the other too.
 
-Real Redis, real Postgres, real messages on the queue `github`, and a GitHub that counts what reaches it. Which worker
-decided on a claim stands in the claim's events.
+Redis and Postgres are real, and so are the messages on the queue `github`. GitHub counts the received calls. The events
+of a claim show which worker decided on the claim.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.waiting import eventually
 
 THREADS = 2
 MOST_ROUNDS = 30
-"""Messages one after the other in which both workers must have had one: Redis serves who waits longest first."""
+"""Number of successive messages. Each worker must get one of them: Redis serves the longest waiting worker first."""
 
 SEEDS = ["", *(pytest.param(name, marks=pytest.mark.seeds) for name in ("a bucket per worker", "a flush forgets"))]
 
@@ -48,7 +48,7 @@ users: [{name: none, user: {}}]
 
 @dataclass
 class Fleet:
-    """The workers, and the claims that are to be minted."""
+    """The workers, and the claims to mint."""
 
     database: Database
     redis: Redis
@@ -57,7 +57,7 @@ class Fleet:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def claims(self, count: int) -> list[int]:
-        """Return new claims that wait for their mint, each on a Pod of its own."""
+        """Return new claims that wait for their mint, each on its own Pod."""
         found = []
         with self.database.engine.begin() as db:
             for number in itertools.islice(self.numbers, count):
@@ -85,12 +85,12 @@ class Fleet:
         return found
 
     def send(self, claims: list[int]) -> None:
-        """Send the message of each claim's mint."""
+        """Send the mint message of each claim."""
         for claim_id in claims:
             self.waker.send(MINT, claim_id=claim_id, chain_no=1)
 
     def decided(self, claims: list[int]) -> Counter[tuple[str, str]]:
-        """Return who did what with these claims once a worker has decided on each: minted, or given up."""
+        """Wait until each claim was minted or given up, and return the counts by worker and decision."""
 
         def found() -> list[tuple[str, str]]:
             with self.database.engine.connect() as db:
@@ -107,7 +107,7 @@ class Fleet:
         return Counter(found())
 
     def one_after_the_other(self, until: Callable[[Counter[tuple[str, str]]], bool]) -> Counter[tuple[str, str]]:
-        """Have one claim after the other decided until that holds of all of them."""
+        """Let the workers decide on single claims, one after the other, until `until` is true of all decisions."""
         seen: Counter[tuple[str, str]] = Counter()
         for _ in range(MOST_ROUNDS):
             claims = self.claims(1)
@@ -118,7 +118,7 @@ class Fleet:
         raise AssertionError(f"not in {MOST_ROUNDS} rounds: {seen}")
 
     def all_have(self, state: str) -> Callable[[Counter[tuple[str, str]]], bool]:
-        """Return whether each worker brought a claim into this state."""
+        """Return a condition: each worker has brought a claim into this state."""
         everybody = {(f"worker:{worker.pid}", state) for worker in self.workers}
         return lambda seen: everybody <= seen.keys()
 
@@ -163,7 +163,7 @@ def fleet(lab: Lab, database: Database, redis: Redis, folder: Path, *, burst: in
 
 
 def made(lab: Lab) -> int:
-    """Return how many runners GitHub wrote down in its log."""
+    """Return the number of runners in GitHub's log."""
     return sum(each["event"] == "runner_registered" for each in lab.log())
 
 

@@ -1,6 +1,6 @@
-"""`ostler worker` with one number that no setting gives: the mints in its bucket, and none of them comes back.
+"""`ostler worker` with a number that no setting gives: the size of its mint bucket, which is never refilled.
 
-Nothing else of the command is changed, unless `GOVERNOR_SEED` names a known bug to put in.
+Nothing else of the command is changed, unless `GOVERNOR_SEED` names a known bug.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from github_adapters.calls import governor as governing
 from github_adapters.calls.governor import CallClass, Pace
 
 SLOW = 1 / 1000
-"""Tokens a second: none comes back while a test runs."""
+"""Tokens per second. No token comes back during a test."""
 
 
 def narrow(burst: float) -> None:
-    """Let the bucket of mints hold so many; the worker's own modules are imported later, and find this."""
+    """Set the size of the mint bucket. The worker imports its modules later, and so uses this size."""
     usual = governing.paces
     pace = Pace(rate=SLOW, burst=burst, at_once=90, quota="actions_runner_registration")
     governing.paces = lambda **given: usual(**given) | {CallClass.MINT: pace}
 
 
 def seed(name: str) -> None:
-    """Put a known bug in: what one worker learns is its own secret."""
+    """Install a known bug: a worker does not share the limits that it learns."""
     if name == "a bucket per worker":
         keys = governing._keys
         governing._keys = lambda installation_id: keys(installation_id * 100_000 + os.getpid())

@@ -76,7 +76,7 @@ class HookPods:
 
 
 def container(name: str = "job", **fields: Any) -> Json:
-    """Return a container whose entry point is the image's."""
+    """Return a container that uses the entry point of its image."""
     return {"name": name, "image": "job:1", **fields}
 
 

@@ -1,4 +1,4 @@
-"""The admission check refuses the garbage collector, asked of the real API server."""
+"""The admission check refuses the garbage collector, on the real API server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def policy(name: str, namespace: str, *, users: tuple[str, ...]) -> Iterator[tup
 
 
 def until(admin: KubeClient, namespace: str, *, refused: bool) -> PolicyAnswer:
-    """A policy is in force a second or so after it was made."""
+    """Wait until the policy is in force, about a second after its creation, and return the answer."""
     deadline = time.monotonic() + 60
     while (found := refuses_the_collector(admin, namespace)).refused is not refused and time.monotonic() < deadline:
         time.sleep(0.2)

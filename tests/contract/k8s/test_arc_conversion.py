@@ -1,4 +1,4 @@
-"""The example in the page about actions-runner-controller: the command makes the shown pools, and they are accepted."""
+"""The example of the page about actions-runner-controller: the command prints the shown pools, which are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded API server answers as the real one does: the same probes against both, in the same run, compared."""
+"""The embedded API server answers like the real one: the same probes run against both and are compared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.contract.k8s.both.recording import WITHIN, Exchange, Recorder
 from tests.contract.k8s.both.seeds import SEEDS
 
 CHEAP = "the_test_of_a_json_patch_is_ignored"
-"""The seed of the default run; `-m seeds` runs the others."""
+"""The seed of the default run. `-m seeds` runs the others."""
 
 RUN = secrets.token_hex(3)
 Records = Callable[[str], list[Exchange]]

@@ -57,7 +57,7 @@ class _Recorder(BaseHTTPRequestHandler):
 
 @contextmanager
 def recorder(*answers: tuple[int, bytes]) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """Run an HTTP server that records headers and gives the planned answers, then `{}`."""
+    """Run an HTTP server that records headers and sends the planned answers, then `{}`."""
     handler = type("Handler", (_Recorder,), {"headers_seen": [], "answers": list(answers)})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

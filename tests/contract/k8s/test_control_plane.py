@@ -1,4 +1,4 @@
-"""The control plane itself: it ends with the process that started it, is shared by a run, and says what it lacks."""
+"""The control plane: it ends with the process that started it, is shared in a run, and names what is missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Return the command lines of living processes that name `folder`."""
+    """Return the command lines of living processes that contain `folder`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The finalizer of a pool against a real API server, with others that write the same list."""
+"""The finalizer of a pool on a real API server, while other clients write the same list."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def let_go_with(client: KubeClient, pool: PoolSeen, together: Barrier) -> None:
 
 
 def make_again(admin: KubeClient, pool: PoolSeen, together: Barrier) -> PoolSeen:
-    """Create a pool of this name as soon as the API server lets the old one go."""
+    """Create a pool of this name as soon as the API server has removed the old one."""
     together.wait(60)
     while True:
         try:

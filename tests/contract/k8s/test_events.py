@@ -1,4 +1,4 @@
-"""Events of pools and Pods, on both API servers, and a recorder whose failures nobody feels."""
+"""Events of pools and Pods on both API servers. A failure of the recorder has no effect on its caller."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ NAME = "pool-0000000a"
 
 
 def token_of(client: KubeClient, namespace: str, uid: str | None, *, audience: str = AUDIENCE, name: str = NAME) -> str:
-    """Return a token as the kubelet projects it, bound to the Pod unless `uid` is None."""
+    """Return a token as the kubelet projects it. It is bound to the Pod unless `uid` is None."""
     spec: dict[str, Any] = {"audiences": [audience], "expirationSeconds": 3600}
     if uid is not None:
         spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
@@ -39,7 +39,7 @@ def verifier(admin: KubeClient) -> TokenVerifier:
 
 
 def who(verifier: TokenVerifier, token: str) -> PodIdentity:
-    """Return whose token it is, with the keys fetched where they are needed, as the web process does."""
+    """Return the identity in a token. The keys are fetched when they are needed, as in the web process."""
     try:
         return verifier.verify(token)
     except KeyUnknown:

@@ -1,4 +1,4 @@
-"""kubectl on both servers: an operator's first commands in the shell beside a demo."""
+"""kubectl on both servers: the first commands of an operator in a shell beside a demo."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def client(access: ClusterAccess) -> Iterator[KubeClient]:
 
 @pytest.fixture(scope="module")
 def full(client: KubeClient) -> Iterator[str]:
-    """The name of a namespace with a pool and a Pod that runs."""
+    """The name of a namespace with a pool and a running Pod."""
     name = f"test-{secrets.token_hex(6)}"
     client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     create_pool(client, namespace=name, name="pool", spec={"image": "runner:1", "runnerLabels": ["linux"]})

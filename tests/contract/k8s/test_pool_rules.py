@@ -1,4 +1,4 @@
-"""Rules that only the real API server judges: CEL rules, the scale subresource, Pod Security."""
+"""Rules that only the real API server checks: CEL rules, the scale subresource, Pod Security."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def all_containers(pod: Json) -> list[Json]:
 
 @pytest.fixture
 def own(api: KubeClient) -> Iterator[str]:
-    """A namespace under the restricted Pod Security level."""
+    """A namespace with the Pod Security level restricted."""
     name = f"test-{secrets.token_hex(6)}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     api.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name, "labels": labels}})

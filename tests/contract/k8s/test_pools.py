@@ -1,4 +1,4 @@
-"""Pools against a real API server."""
+"""Pools on a real API server."""
 
 from __future__ import annotations
 

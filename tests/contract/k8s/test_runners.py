@@ -1,4 +1,4 @@
-"""Creating and deleting runners on a real API server, also when replies are lost."""
+"""Creation and deletion of runners on a real API server, also with lost replies."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_a_pod_shows_how_its_containers_ended(admin: KubeClient, namespace: str,
 
 
 def rights_of(client: KubeClient, namespace: str, name: str = NAME) -> set[str]:
-    """Return which of the two objects exist."""
+    """Return the existing ones of the two objects."""
     found = set()
     for kind in ("roles", "rolebindings"):
         try:

@@ -1,4 +1,4 @@
-"""Stamp and un-stamp against a real API server: a compare-and-swap that believes what it reads."""
+"""Stamp and un-stamp on a real API server: a compare-and-swap that trusts only the values that it reads."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def take_off(client: KubeClient, namespace: str, runner: Created, expected: str,
 
 
 def bind_to_a_node(client: KubeClient, namespace: str, name: str) -> None:
-    """Give the Pod a node, so that a deletion leaves it Terminating.
+    """Bind the Pod to a node, so that a deletion leaves it Terminating.
 
     The node does not exist. The garbage collector of Pods deletes every Pod on such a node 40 s after it first saw the
-    node's name, so each namespace has a node of its own.
+    node's name, so each namespace has its own node.
     """
     target = {"kind": "Node", "name": namespace}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}

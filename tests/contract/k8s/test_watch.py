@@ -22,7 +22,7 @@ WATCHES = r"/api/v1/namespaces/[^/]+/pods\?watch=1.*"
 
 @pytest.fixture
 def through(control_plane: ClusterAccess) -> Iterator[tuple[KubeClient, FaultProxy]]:
-    """A client behind a proxy that breaks what it is told to."""
+    """A client behind a proxy that injects faults on demand."""
     with (
         FaultProxy(control_plane.url, ca_file=control_plane.ca_file) as proxy,
         closing(make_client(kubeconfig=str(proxy.kubeconfig(control_plane.kubeconfig)))) as client,
@@ -35,7 +35,7 @@ def delete(client: KubeClient, namespace: str, name: str) -> None:
 
 
 def story(events: list[Event[PodSeen]]) -> list[tuple[str, str]]:
-    """Return kind and name of the events, but for those of a deletion that has only begun."""
+    """Return the kind and the name of each event, without the events of deletions that have only begun."""
     return [
         (event.kind, event.item.name)
         for event in events

@@ -1,4 +1,4 @@
-"""Faults between a client and a real API server, put in where the client hands a call to its connections."""
+"""Faults between a client and a real API server, injected into the client's transport."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeRunner = Callable[..., Created]
 
 
 class FaultyTransport:
-    """Plays one planned fault per call of a method, then lets calls through."""
+    """A transport that injects one planned fault per call of a method, and then passes calls on."""
 
     def __init__(self, client: KubeClient) -> None:
         self._real = client._api.rest_client.pool_manager
@@ -28,7 +28,7 @@ class FaultyTransport:
         client._api.rest_client.pool_manager = self  # type: ignore[assignment]
 
     def lose_reply(self, method: str) -> None:
-        """Let the next call of this method be applied and cut its reply."""
+        """Apply the next call of this method, and lose its reply."""
 
         def fault(send: Callable[[], Any]) -> Any:
             send()
@@ -37,7 +37,7 @@ class FaultyTransport:
         self._add(method, fault)
 
     def answer(self, method: str, status: int, **headers: str) -> None:
-        """Answer the next call of this method ourselves; it is not applied."""
+        """Answer the next call of this method here. The call is not applied."""
 
         def fault(_send: Callable[[], Any]) -> Any:
             return urllib3.HTTPResponse(
@@ -49,7 +49,7 @@ class FaultyTransport:
         self._add(method, fault)
 
     def before(self, method: str, action: Callable[[], object]) -> None:
-        """Run something right before the next call of this method goes out."""
+        """Call `action` directly before the next call of this method is sent."""
 
         def fault(send: Callable[[], Any]) -> Any:
             action()
@@ -74,13 +74,13 @@ class FaultyTransport:
 
 
 def faulty_client(access: ClusterAccess) -> tuple[KubeClient, FaultyTransport]:
-    """Return an administrator's client that waits for nothing between attempts, and its faults."""
+    """Return an administrator's client that does not wait between attempts, and its faults."""
     client = make_client(kubeconfig=str(access.kubeconfig), timing=Timing(sleep=lambda _seconds: None))
     return client, FaultyTransport(client)
 
 
 def maker(admin: KubeClient, pool: PoolSeen, *, default: str) -> MakeRunner:
-    """Return a function that creates a runner of a pool, with the name `default` unless it is given another."""
+    """Return a function that creates a runner of a pool. The runner has the name `default` unless a name is given."""
 
     def make(name: str = default, *, attempt: str = "a1", client: KubeClient | None = None) -> Created:
         return create_runner(

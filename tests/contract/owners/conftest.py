@@ -1,4 +1,4 @@
-"""Fixtures of the tests of owners, which need the controller of StatefulSets: they run on the real control plane."""
+"""Fixtures of the tests of owners. They need the controller of StatefulSets, so they use the real control plane."""
 
 from __future__ import annotations
 

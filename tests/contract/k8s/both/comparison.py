@@ -1,4 +1,4 @@
-"""Compares what two API servers answered to the same probe."""
+"""Comparison of the answers of two API servers to the same probe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def differences(
     ignored: Sequence[Ignored] = IGNORED,
     added: Sequence[Added] = ADDED,
 ) -> list[str]:
-    """Return a line for each difference; empty where the servers are alike."""
+    """Return one line for each difference, or no line if the servers answered alike."""
     found: list[str] = []
     ours, theirs = _Values(), _Values()
     for expected, got in zip(real, embedded, strict=False):
@@ -45,13 +45,13 @@ def differences(
 
 
 class _Values:
-    """Replaces the values that differ by nature, one server's over a whole probe."""
+    """Replacement of the values of one server that always differ, over a whole probe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], str] = {}
 
     def plain(self, value: Any, key: str = "") -> Any:
-        """Return the value with UIDs, revisions, times and tokens in their place in the story."""
+        """Return the value with UIDs, revisions, times and tokens replaced by their order of appearance."""
         if isinstance(value, dict):
             if _counts_others(value):
                 value = {**value, "metadata": {**value["metadata"], "resourceVersion": "<any>"}}
@@ -99,7 +99,7 @@ class _Rules:
         return any(fnmatchcase(kind, rule.kind) and _matches(path, rule.path) for rule in self._ignored)
 
     def may_be_missing(self, kind: str, path: tuple[str, ...]) -> bool:
-        """Return whether the embedded server may lack a member that the real one has."""
+        """Return whether the embedded server may lack a member that the real server has."""
         return any(
             fnmatchcase(kind, rule.kind) and any(_matches(path[:end], rule.path) for end in range(1, len(path)))
             for rule in self._added
@@ -153,7 +153,7 @@ def _matches(path: tuple[str, ...], pattern: str) -> bool:
 
 
 def _counts_others(value: Any) -> bool:
-    """Return whether an object's resourceVersion counts writes to other objects, or steps that nobody sees."""
+    """Return whether a resourceVersion also counts writes to other objects, or writes that no client sees."""
     if "metadata" not in value or "resourceVersion" not in value["metadata"]:
         return False
     return "items" in value or value.get("kind") == "CustomResourceDefinition" or "uid" not in value["metadata"]

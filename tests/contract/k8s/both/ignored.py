@@ -1,14 +1,14 @@
-"""Everything that the comparison of the two API servers does not check, each with its reason.
+"""Everything that the comparison of the two API servers ignores, each with its reason.
 
-`kind` is a pattern of the object's kind (a Status is `Status:<its reason>`), `path` one of the place in it, where `*`
-stands for one step. Every rule is needed: a test takes each away and sees differences.
+`kind` is a pattern of the object's kind (a Status is `Status:<its reason>`). `path` is a pattern of the place in the
+object, and `*` stands for one step. Every rule is needed: a test removes each rule and sees differences.
 
-Three sorts of values are compared by their relations, not as they stand: UIDs and resourceVersions (each
-is numbered by its first appearance in a probe, so the same one must come back wherever the real server repeats it),
-times (any time for any time), and tokens (read, signature left out, times counted from `iat`). Any will do for any
-where a resourceVersion counts the writes of a whole server, in lists and bookmarks (that a watch goes on from one is
-probed), and in a definition, whose status the real server writes in steps. Bookmarks within a watch come when the
-server likes, and are left out, but for the one that ends the initial events.
+Three sorts of values are compared by their relations. UIDs and resourceVersions are numbered by their first appearance
+in a probe, so the same value must come back wherever the real server repeats it. A time equals any other time. Tokens
+are compared without their signature, and with times relative to `iat`. A resourceVersion equals any other one where it
+counts the writes of a whole server: in lists, in bookmarks (a probe tests that a watch can start from one), and in a
+definition, whose status the real server writes in steps. Bookmarks within a watch come at any time and are left out,
+except the one that ends the initial events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Ignored:
 
 @dataclass(frozen=True)
 class Added:
-    """A place under which the real server may have members that the embedded one lacks; the others are compared."""
+    """A place where the real server may have members that the embedded one lacks. The other members are compared."""
 
     kind: str
     path: str

@@ -21,13 +21,13 @@ SPEC = {"image": "runner:1", "runnerLabels": ["linux"]}
 
 
 def probe(function: Probe) -> Probe:
-    """Add a probe under its name."""
+    """Register a probe under the name of its function."""
     PROBES[function.__name__] = function
     return function
 
 
 def run(probe_name: str, recorder: Recorder) -> None:
-    """Make the probe's namespace, wait for the objects in it, and ask."""
+    """Create the probe's namespace, wait for the objects in it, and run the probe."""
     recorder.ask("POST", "/api/v1/namespaces", {"metadata": {"name": recorder.namespace}})
     recorder.wait("serviceaccounts/default", lambda status, _: status == 200)
     PROBES[probe_name](recorder)
@@ -37,7 +37,7 @@ def run(probe_name: str, recorder: Recorder) -> None:
 
 
 def account(recorder: Recorder, name: str = "a", **metadata: Any) -> Json:
-    """Make a ServiceAccount."""
+    """Create a ServiceAccount."""
     body = {"metadata": {"name": name, **metadata}, "automountServiceAccountToken": False}
     made: Json = recorder.quietly("POST", "serviceaccounts", body)
     return made
@@ -56,13 +56,13 @@ def pod_body(name: str = "p", **metadata: Any) -> Json:
 
 
 def pod(recorder: Recorder, name: str = "p", **metadata: Any) -> Json:
-    """Make a Pod."""
+    """Create a Pod."""
     made: Json = recorder.quietly("POST", "pods", pod_body(name, **metadata))
     return made
 
 
 def pool(recorder: Recorder, name: str, **metadata: Any) -> Json:
-    """Make a pool."""
+    """Create a pool."""
     made: Json = recorder.quietly("POST", "pools", pool_body(name, SPEC, **metadata))
     return made
 
@@ -84,7 +84,7 @@ def owned_by(owner: Json, **more: Any) -> list[Json]:
 
 
 def bind(recorder: Recorder, name: str = "p", node: str = "n") -> None:
-    """Put a Pod on a node."""
+    """Bind a Pod to a node."""
     body = {"metadata": {"name": name}, "target": {"kind": "Node", "name": node}}
     recorder.quietly("POST", f"pods/{name}/binding", body)
 
@@ -99,17 +99,17 @@ def token(recorder: Recorder, *, bound_to: Json | None = None, audience: str = "
 
 
 def review(recorder: Recorder, text: str, audiences: list[str] | None = None) -> None:
-    """Ask for a TokenReview."""
+    """Request a TokenReview."""
     spec = {"token": text} | ({} if audiences is None else {"audiences": audiences})
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
     recorder.ask("POST", REVIEWS, body)
 
 
 def refused(recorder: Recorder, text: str) -> None:
-    """Wait, without a record, until a token is refused.
+    """Wait until a token is refused. The requests are not recorded.
 
-    The real server reads Pods and ServiceAccounts from a cache, which may be older than a deletion, and remembers a
-    success for ten seconds. A token that is refused proves that the cache is new enough for the other tokens.
+    The real server reads Pods and ServiceAccounts from a cache, which can be older than a deletion, and remembers a
+    success for ten seconds. A refused token proves that the cache is new enough for the other tokens.
     """
     spec = {"token": text, "audiences": ["ostler"]}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
@@ -121,7 +121,7 @@ def refused(recorder: Recorder, text: str) -> None:
 
 @probe
 def server(it: Recorder) -> None:
-    """Addresses that are no objects, and what nobody serves."""
+    """Paths that are no objects, and paths that no server serves."""
     for path in ("/version", "/readyz", "/.well-known/openid-configuration", "/openid/v1/jwks", "/nothing"):
         it.ask("GET", path)
     it.ask("GET", "/openid/v1/jwks", accept="application/jwk-set+json")
@@ -149,7 +149,7 @@ def namespaces(it: Recorder) -> None:
 
 @probe
 def runners(it: Recorder) -> None:
-    """ServiceAccount and Pod exactly as Ostler makes them."""
+    """A ServiceAccount and a Pod exactly as Ostler creates them."""
     owner = it.ask("POST", "pools", pool_body("pool", SPEC))
     seen = read_pool(owner)
     made = it.ask("POST", "serviceaccounts", build_service_account(pool=seen, name=RUNNER, attempt="a1"))
@@ -186,7 +186,7 @@ def service_accounts(it: Recorder) -> None:
 
 @probe
 def pods_are_created_and_read(it: Recorder) -> None:
-    """Create with every refusal, read whole and in part."""
+    """Create with every kind of refusal; read the whole Pod and parts of it."""
     it.ask("POST", "pods", pod_body())
     account(it)
     it.ask("POST", "pods", pod_body())
@@ -209,7 +209,7 @@ def pods_are_created_and_read(it: Recorder) -> None:
 
 @probe
 def json_patches(it: Recorder) -> None:
-    """The stamp's register, and every operation where it cannot be applied."""
+    """The write of the stamp, and every operation in a state in which it cannot be applied."""
     account(it)
     uid = pod(it)["metadata"]["uid"]
     claim = "/metadata/annotations/claim"
@@ -254,7 +254,7 @@ def json_patches(it: Recorder) -> None:
 
 @probe
 def merge_patches(it: Recorder) -> None:
-    """Of a Pod: what changes it, what does not, what is refused."""
+    """Merge patches of a Pod that change it, that change nothing, and that are refused."""
     account(it)
     made = pod(it)
 
@@ -278,7 +278,7 @@ def merge_patches(it: Recorder) -> None:
 
 @probe
 def statuses(it: Recorder) -> None:
-    """What the kubelet reports of a Pod, and that it can report nothing else."""
+    """The kubelet's status of a Pod, and refusals of every other change by it."""
     account(it)
     made = pod(it)
     container = {"image": "i", "imageID": "", "restartCount": 0, "started": True}
@@ -307,7 +307,7 @@ def statuses(it: Recorder) -> None:
 
 @probe
 def leases(it: Recorder) -> None:
-    """A Lease is made once, and written only as it was read."""
+    """A Lease is created once. A write needs the resourceVersion that was read."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{it.namespace}/leases"
     spec: Json = {"holderIdentity": "a", "leaseDurationSeconds": 10, "renewTime": "2026-01-01T00:00:00.000000Z"}
     body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": spec}
@@ -330,7 +330,7 @@ def leases(it: Recorder) -> None:
 
 @probe
 def config_maps(it: Recorder) -> None:
-    """A ConfigMap is made once, and written only as it was read."""
+    """A ConfigMap is created once. A write needs the resourceVersion that was read."""
     path = f"/api/v1/namespaces/{it.namespace}/configmaps"
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "epoch"}, "data": {"epoch": "1"}}
 
@@ -349,7 +349,7 @@ def config_maps(it: Recorder) -> None:
 
 @probe
 def bindings(it: Recorder) -> None:
-    """A Pod is put on a node once."""
+    """A Pod is bound to a node once."""
     account(it)
     made = pod(it)
 
@@ -373,7 +373,7 @@ def bindings(it: Recorder) -> None:
 
 @probe
 def execs(it: Recorder) -> None:
-    """Exec requests that reach no kubelet."""
+    """Exec requests that never reach a kubelet."""
     account(it)
     pod(it)
     for method in ("GET", "POST"):
@@ -390,7 +390,7 @@ def execs(it: Recorder) -> None:
 
 @probe
 def pods_are_deleted(it: Recorder) -> None:
-    """By UID; at once without a node or after the end, else Terminating until the kubelet lets go."""
+    """Deletions by UID: at once without a node or after the end, otherwise Terminating until the kubelet confirms."""
     account(it)
     made = pod(it)
     it.ask("DELETE", "pods/nobody")
@@ -421,7 +421,7 @@ def pods_are_deleted(it: Recorder) -> None:
 
 @probe
 def finalizers(it: Recorder) -> None:
-    """What has one goes with the last of them."""
+    """An object with finalizers is gone when the last one is removed."""
     account(it)
     pod(it)
     pool(it, "w")
@@ -437,7 +437,7 @@ def finalizers(it: Recorder) -> None:
 
 @probe
 def replacements(it: Recorder) -> None:
-    """Whole objects are written only if nobody else wrote them since they were read, and under their own UID."""
+    """A whole object is replaced only if its resourceVersion is current and its UID is the same."""
     account(it)
     pod(it)
     pool(it, "w")
@@ -457,7 +457,7 @@ def replacements(it: Recorder) -> None:
 
 @probe
 def statuses_of_pools(it: Recorder) -> None:
-    """What a reconciler writes of a pool, what of that is not taken, and that nothing else can write it."""
+    """The status of a pool as a reconciler writes it, the parts that are ignored, and the refusal of other changes."""
     pool(it, "w")
     condition = {
         "type": "Ready",
@@ -484,7 +484,7 @@ def statuses_of_pools(it: Recorder) -> None:
 
 @probe
 def selectors_and_pages(it: Recorder) -> None:
-    """Which Pods a list holds, and that its pages are of one moment."""
+    """The Pods that a list selects, and pages that all show the same moment."""
     account(it)
     for number in range(5):
         pod(it, f"p{number}", labels={"n": str(number), "odd": str(number % 2), "ostler.dev/pool": "w"})
@@ -523,7 +523,7 @@ def selectors_and_pages(it: Recorder) -> None:
 
 @probe
 def watches(it: Recorder) -> None:
-    """Events since a list, as selected, as metadata, from the beginning."""
+    """Events since a list, with selectors, as metadata, and from the beginning."""
     account(it)
     since = it.ask("GET", "pods")["metadata"]["resourceVersion"]
     pod(it)
@@ -554,7 +554,7 @@ def watches(it: Recorder) -> None:
 
 @probe
 def tokens(it: Recorder) -> None:
-    """TokenRequests: bound to a Pod, to nothing, and refused."""
+    """TokenRequests that are bound to a Pod, that are not bound, and that are refused."""
     account(it)
     made = pod(it)
     token(it, bound_to=made)
@@ -577,7 +577,7 @@ def tokens(it: Recorder) -> None:
 
 @probe
 def token_reviews(it: Recorder) -> None:
-    """Tokens: their owners and their uses."""
+    """Tokens with their owners and audiences."""
     account(it)
     text = token(it, bound_to=pod(it))
     review(it, text, ["ostler"])
@@ -624,7 +624,7 @@ def tokens_of_what_is_gone(it: Recorder) -> None:
 
 @probe
 def callers(it: Recorder) -> None:
-    """Who a caller is, and what a runner's ServiceAccount and a stranger may."""
+    """The identity of a caller, and the rights of a runner's ServiceAccount and of a stranger."""
     account(it)
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     mine = token(it, audience="https://kubernetes.default.svc")
@@ -648,7 +648,7 @@ def callers(it: Recorder) -> None:
 
 @probe
 def definitions(it: Recorder) -> None:
-    """A definition is accepted, established, served, and can be applied again."""
+    """A definition is accepted, established and served, and can be applied again."""
     group = f"{it.namespace}.dev"
     schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {"size": {"type": "integer"}}}}}
     names = {"plural": "things", "kind": "Thing", "listKind": "ThingList", "singular": "thing"}
@@ -742,7 +742,7 @@ def pools(it: Recorder) -> None:
 
 @probe
 def nodes(it: Recorder) -> None:
-    """A Node as the kubelet announces and reports it."""
+    """A Node as the kubelet registers and reports it."""
     path = f"/api/v1/nodes/{it.namespace}"
     it.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": it.namespace}})
     it.ask("POST", "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": it.namespace}})
@@ -769,7 +769,7 @@ def nodes(it: Recorder) -> None:
 
 @probe
 def collection(it: Recorder) -> None:
-    """What becomes of the Pods and ServiceAccounts of a pool that is deleted."""
+    """The end of the Pods and ServiceAccounts of a deleted pool."""
     account(it)
 
     def runner(name: str, references: list[Json], *, on_a_node: bool = False) -> None:
@@ -827,7 +827,7 @@ def collection(it: Recorder) -> None:
 
 @probe
 def events(recorder: Recorder) -> None:
-    """What a worker tells of a pool."""
+    """Events of a worker about a pool."""
     path = f"/apis/events.k8s.io/v1/namespaces/{recorder.namespace}/events"
     about = {"apiVersion": "ostler.dev/v1alpha1", "kind": "RunnerPool", "name": "pool", "uid": OTHER_UID}
     event = {
@@ -850,7 +850,7 @@ def events(recorder: Recorder) -> None:
 
 @probe
 def events_about_a_pod(recorder: Recorder) -> None:
-    """What others tell of a Pod, selected as a worker does, and by fields that there are and are not."""
+    """Events of other components about a Pod, with a worker's selector and by known and unknown fields."""
     path = f"/apis/events.k8s.io/v1/namespaces/{recorder.namespace}/events"
     names = (("a", OTHER_UID, "Killing"), ("a", None, "TaintManagerEviction"), ("b", OTHER_UID, "Killing"))
     for number, (name, uid, reason) in enumerate(names):

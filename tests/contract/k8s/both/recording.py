@@ -1,4 +1,4 @@
-"""Asks a Kubernetes API server and writes down what it answered."""
+"""Requests to a Kubernetes API server, with a record of the answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHIN = 90.0  # seconds; a collector may take 40 to learn of a new kind
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question in words, and its answer; a watch's body is the list of its events."""
+    """A request in words, and its answer. The body of a watch is the list of its events."""
 
     question: str
     status: int
@@ -35,10 +35,10 @@ class Exchange:
 
 
 class Recorder:
-    """Asks one server within one namespace, as the administrator unless told otherwise."""
+    """A client of one server in one namespace. By default it is the administrator."""
 
     def __init__(self, access: ClusterAccess, namespace: str, *, within: float = WITHIN) -> None:
-        """Prepare; `within` is how many seconds anything is waited for."""
+        """Prepare the recorder. `within` is the longest wait in seconds."""
         self.namespace = namespace
         self._within = within
         self.exchanges: list[Exchange] = []
@@ -47,7 +47,7 @@ class Recorder:
         self._http = httpx.Client(base_url=access.url, verify=trust, timeout=30)
 
     def close(self) -> None:
-        """Delete the namespace and hang up."""
+        """Delete the namespace and close the connection."""
         self._send("DELETE", f"/api/v1/namespaces/{self.namespace}")
         self._http.close()
 
@@ -62,7 +62,7 @@ class Recorder:
         token: str | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """Ask, record, and return the body. A token of "" asks without one."""
+        """Send a request, record the answer and return its body. A token of "" means a request without a token."""
         answer = self._send(method, path, body, content_type=content_type, accept=accept, token=token, query=query)
         details = f" {json.dumps(body)}" if body is not None else ""
         asked = f"{method} {path}{f' {dict(query)}' if query else ''}{details}"
@@ -70,13 +70,13 @@ class Recorder:
         return self.exchanges[-1].body
 
     def quietly(self, method: str, path: str, body: Any = None, *, content_type: str = JSON) -> Any:
-        """Ask without recording, and insist on success."""
+        """Send a request without a record. It must succeed."""
         answer = self._send(method, path, body, content_type=content_type)
         assert answer.is_success, answer.text
         return _read(answer)
 
     def wait(self, path: str, until: Callable[[int, Any], bool]) -> Any:
-        """Ask until the answer is as wanted, and record that one."""
+        """Repeat a request until `until` is true of the answer, and record this answer."""
         deadline = time.monotonic() + self._within
         while True:
             answer = self._send("GET", path)
@@ -86,13 +86,16 @@ class Recorder:
             time.sleep(0.05)
 
     def quietly_until(self, method: str, path: str, body: Any, until: Callable[[Any], bool]) -> None:
-        """Ask without recording until the answer is as wanted, or for 15 seconds: what is recorded next tells."""
+        """Repeat a request without a record until `until` is true of the answer, for at most 15 seconds.
+
+        A timeout raises no error here, because the next recorded answer shows the difference.
+        """
         deadline = time.monotonic() + min(self._within, 15)
         while not until(self.quietly(method, path, body)) and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def watch(self, path: str, query: Mapping[str, str], *, accept: str = JSON) -> list[Json]:
-        """Watch to the end of the watch's own time-out, record and return the events, without bookmarks in between."""
+        """Watch until the watch's own timeout, record and return the events, without the bookmarks between them."""
         answer = self._send("GET", path, query={"watch": "1", "timeoutSeconds": "1", **query}, accept=accept)
         shown = {key: value for key, value in query.items() if key != "resourceVersion"}
         events = [json.loads(line) for line in answer.text.splitlines()]
@@ -101,7 +104,7 @@ class Recorder:
         return events
 
     def follow(self, path: str, since: str, act: Callable[[], None], *, count: int) -> None:
-        """Watch, act once the watch stands, and record the first `count` events."""
+        """Watch, call `act` when the watch is established, and record the first `count` events."""
         query = {"watch": "1", "timeoutSeconds": str(int(min(self._within, 20))), "resourceVersion": since}
         request = self._http.build_request("GET", self._path(path), params=query, headers=self._headers(JSON, None))
         answer = self._http.send(request, stream=True)
@@ -136,7 +139,7 @@ class Recorder:
         return {"Accept": accept} | ({"Authorization": f"Bearer {bearer}"} if bearer else {})
 
     def _path(self, path: str) -> str:
-        """Return an address: `pods/p` and `pools/p` are in our namespace, what begins with / is whole."""
+        """Return the full path. `pods/p` and `pools/p` are in the namespace; a path with a leading / is complete."""
         if path.startswith("/"):
             return path
         if path.split("/", maxsplit=1)[0] == "pools":

@@ -1,6 +1,6 @@
-"""Bugs to seed into the embedded API server; the comparison with the real one must see each.
+"""Bugs for the embedded API server. The comparison with the real server must detect each of them.
 
-`python -m tests.contract.k8s.both.seeds NAME …` is `python -m lab.apiserver …` with one of them.
+`python -m tests.contract.k8s.both.seeds NAME …` is `python -m lab.apiserver …` with the bug NAME.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.apiserver.kinds import Json
 
 @dataclass(frozen=True)
 class Seed:
-    """A bug, and the probe that is to notice it."""
+    """A bug, and the probe that must detect it."""
 
     plant: Callable[[], None]
     noticed_by: str
@@ -28,7 +28,7 @@ SEEDS: dict[str, Seed] = {}
 
 
 def seed(*, noticed_by: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Add a bug under its function's name."""
+    """Register a bug under the name of its function."""
 
     def add(plant: Callable[[], None]) -> Callable[[], None]:
         SEEDS[plant.__name__] = Seed(plant, noticed_by)
@@ -158,7 +158,7 @@ def the_schema_of_a_pool_is_not_judged() -> None:
 
 
 def main() -> None:
-    """Plant the bug that the first argument names, and serve."""
+    """Install the bug that the first argument names, and serve."""
     SEEDS[sys.argv.pop(1)].plant()
     from lab.apiserver.__main__ import main as serve  # noqa: PLC0415 - after the bug is in
 
