@@ -1,4 +1,4 @@
-"""A runtime for tasks that run in the test's own process: real Postgres and a real API server, messages noted down."""
+"""A runtime for tasks that run in the test's own process: real Postgres, a real API server, and recorded messages."""
 
 from __future__ import annotations
 
@@ -90,23 +90,23 @@ class StubSettings:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Every namespace with runner Pods."""
+        """Return every namespace with runner Pods."""
         return (self.namespace,) if self.elevated_namespace is None else (self.namespace, self.elevated_namespace)
 
 
 class Telling:
-    """Keeps what would have become Kubernetes Events: (name of the object, type, reason, note)."""
+    """Records the Events instead of sending them: (name of the object, type, reason, note)."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str, str, str]] = []
 
     def record(self, regarding: Regarding, kind: str, reason: str, note: str) -> None:
-        """Keep one."""
+        """Record one Event."""
         self.told.append((regarding.name, kind, reason, note))
 
 
 class StubRuntime(Transactions):
-    """The runtime of `tasks.worker.runtime`, with a GitHub that the test brings."""
+    """The runtime of `tasks.worker.runtime`, with the GitHub of the test."""
 
     def __init__(self, database: Database, kube: KubeClient | None, namespace: str) -> None:
         self.engine = database.engine
@@ -125,7 +125,7 @@ class StubRuntime(Transactions):
 
     @property
     def kube(self) -> KubeClient:
-        """The cluster; law L15 is tested here too."""
+        """Return the client of the cluster. Law L15 is tested here too."""
         assert not in_transaction()
         assert self._kube is not None
         return self._kube
@@ -133,7 +133,7 @@ class StubRuntime(Transactions):
 
 @dataclass(slots=True)
 class Stage:
-    """One namespace, one database, and the words to talk about them."""
+    """One namespace, one database, and the acts and queries of the tests."""
 
     rt: StubRuntime
     namespace: str
@@ -142,11 +142,11 @@ class Stage:
 
     @property
     def outbox(self) -> Outbox:
-        """What the tasks sent."""
+        """Return the messages that the tasks sent."""
         return self.rt.waker
 
     def pool(self, name: str = "small", *, replicas: int, **more: Any) -> PoolSeen:
-        """Put a pool in place; `more` of its spec."""
+        """Create a pool. `more` are fields of its spec."""
         spec = {"image": "runner:1", "runnerLabels": ["self-hosted", name], "replicas": replicas, **more}
         return create_pool(self.kube, namespace=self.namespace, name=name, spec=spec)
 
@@ -155,7 +155,7 @@ class Stage:
         return run_sql(self.rt.engine, statement, **parameters)
 
     def twice_at_once(self, run: Callable[[], None]) -> None:
-        """Run a sweep in two threads: the first takes too long, and both have asked GitHub before either goes on."""
+        """Run a sweep in two threads. Both have asked GitHub before either continues, as if the first took too long."""
         asked, barrier = threading.Event(), threading.Barrier(2, timeout=90)
 
         def meanwhile() -> None:
@@ -200,7 +200,7 @@ class Stage:
         )
 
     def claim(self, pod: str, *, job_id: int | None, state: str, age: float = 0, runner: str | None = None) -> int:
-        """Insert a live job claim on a Pod, as old as `age` seconds; one with a `runner` has its attempt too."""
+        """Insert a live job claim on a Pod that is `age` seconds old. A claim with a `runner` also gets its attempt."""
         delivered = state in {"delivered", "executing"}
         (row,) = self.rows(
             """
@@ -235,13 +235,13 @@ class Stage:
         return claim_id
 
     def claim_without_job(self, pod: str, **what: Any) -> int:
-        """Insert a live claim of the account `acme` that has no job (any more)."""
+        """Insert a live claim of the account `acme` without a job."""
         self.job(999)
         self.rows("DELETE FROM jobs WHERE id = 999")
         return self.claim(pod, job_id=None, **what)
 
     def add_pod(self, name: str) -> None:
-        """Insert a Pod of every pool, of rows alone; its UID is its name."""
+        """Insert the row of a Pod in every pool. There is no Pod in the cluster, and the UID is the name."""
         self.rows(
             """
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
@@ -261,7 +261,7 @@ class Stage:
         return claim
 
     def later(self, seconds: float = 61) -> None:
-        """Make the checks of GitHub's runners `seconds` older: they are listed again, and earlier results count."""
+        """Make the checks of runners `seconds` older, so that runners are listed again and earlier results count."""
         self.rows("UPDATE runner_lists SET taken_at = taken_at - make_interval(secs => :s)", s=seconds)
         self.rows(
             """
@@ -296,7 +296,7 @@ class Stage:
         return row
 
     def finish(self, name: str, *, phase: str = "Succeeded", poller: int | None = 0, runner: int | None = 0) -> None:
-        """Be the kubelet: the Pod's containers have ended (None: that one still runs)."""
+        """Write the kubelet's status of a Pod whose containers have ended. None: the container still runs."""
         codes = {"poller": poller, "runner": runner}
         containers: list[dict[str, Any]] = [
             {"name": each, "state": {"terminated": {"exitCode": code}}}
@@ -306,12 +306,12 @@ class Stage:
         self._report(name, phase, containers)
 
     def execute_job(self, name: str) -> None:
-        """Be the kubelet: the poller wrote a JIT, and container `runner` executes a job."""
+        """Write the kubelet's status after the poller wrote a JIT, while container `runner` executes a job."""
         poller = {"name": "poller", "state": {"terminated": {"exitCode": 0}}}
         self._report(name, "Running", [poller, {"name": "runner", "state": {"running": {}}, "ready": True}])
 
     def poll_on(self, name: str) -> None:
-        """Be the kubelet: both containers run, and there is no JIT yet."""
+        """Write the kubelet's status of a Pod whose containers both run, without a JIT."""
         self._report(name, "Running", [{"name": each, "state": {"running": {}}} for each in ("poller", "runner")])
 
     def _report(self, name: str, phase: str, containers: list[dict[str, Any]]) -> None:
@@ -327,7 +327,7 @@ class Stage:
 
 @pytest.fixture
 def clusterless(database: Database) -> Iterator[Stage]:
-    """A stage of rows alone, with one pool."""
+    """A stage with one pool and without a cluster."""
     rt = StubRuntime(database, None, "none")
     current.install(rt)  # type: ignore[arg-type]
     stage = Stage(rt, "none", None)  # type: ignore[arg-type]
@@ -349,10 +349,10 @@ def stage(database: Database, control_plane: ClusterAccess, namespace: str) -> I
 
 @dataclass(slots=True)
 class StubGitHub:
-    """A GitHub with at most one runner, one job and its run; `broken` fails every call, `keeps` every deletion.
+    """A GitHub with at most one runner, one job and its run. `broken` fails every call, `keeps` every deletion.
 
-    The App is gone from the installation `without_app`; the organisation of all others is called `login`. `optional`:
-    of each check-up of a job whether it may be shed.
+    The App is not installed in the installation `without_app`. The organisation of all other installations has the
+    login `login`. `optional` records for each check of a job whether the check may be dropped.
     """
 
     runner: str | None = None
@@ -395,7 +395,7 @@ class StubGitHub:
         return next(iter(self.list_runners(installation_id=installation_id, scope=scope)), None)
 
     def runner_ends(self, **_: Any) -> datetime | None:
-        """Return until when runners of any version are taken."""
+        """Return when GitHub begins to refuse runners of any version."""
         self._answer()
         return self.version_ends
 
@@ -405,7 +405,7 @@ class StubGitHub:
         return InstallationSeen(account_id=1, login=self.login, suspended=False)
 
     def delete_runner(self, *, installation_id: int, scope: Scope, runner_id: int, **_: Any) -> None:
-        """Delete it, unless it is busy."""
+        """Delete the runner, unless it is busy."""
         self._answer()
         self._reach(installation_id, scope)
         if self.keeps:
@@ -435,7 +435,7 @@ class StubGitHub:
         return self.listing.list_runs(**asked)
 
     def list_run_jobs(self, **asked: Any) -> ListPage[WorkflowJobEvent]:
-        """Return a page of the jobs of one of them."""
+        """Return a page of the jobs of a run."""
         self._answer()
         return self.listing.list_run_jobs(**asked)
 
@@ -450,7 +450,7 @@ def github(stage: Stage) -> StubGitHub:
 
 @pytest.fixture
 def waker(redis_server: Redis) -> Iterator[Waker]:
-    """What sends messages, with the run's Redis."""
+    """The sender of messages, with the run's Redis."""
     found = Waker(Secret(redis_server.url))
     yield found
     found.close()
@@ -458,7 +458,7 @@ def waker(redis_server: Redis) -> Iterator[Waker]:
 
 @pytest.fixture
 def pod(stage: Stage, github: StubGitHub) -> str:
-    """A Pod of a pool of two."""
+    """A Pod of a pool with two Pods."""
     del github
     stage.pool(replicas=2)
     pools.run()

@@ -21,13 +21,13 @@ PAGE = 100
 
 
 def home_of(repository: str) -> Home:
-    """Return a repository of the account 1."""
+    """Return a repository of account 1."""
     return Home(repository=repository, repository_id=11, owner_id=1, owner_login="acme", owner_type="Organization")
 
 
 @dataclass
 class Listing:
-    """Runs by repository, and the jobs of each; `breaks` are raised for any call about a repository."""
+    """Runs by repository, and the jobs of each run. `breaks` are raised for any call about a repository."""
 
     runs: dict[int, RunSeen] = field(default_factory=dict)
     jobs: dict[int, list[WorkflowJobEvent]] = field(default_factory=dict)
@@ -35,18 +35,18 @@ class Listing:
     paid: Counter[int] = field(default_factory=Counter)
     breaks: dict[str, Exception] = field(default_factory=dict)
     refuses: list[Exception] = field(default_factory=list)
-    """Raised by the next calls, one each."""
+    """Errors of the next calls, one for each call."""
     broken: dict[int, Exception] = field(default_factory=dict)
-    """Raised whenever the run is asked for, or its jobs."""
+    """Errors of all requests for a run or its jobs, by run."""
     withheld: int = 0
-    """Number of entries that each list lacks of its count."""
+    """Number of entries that each list lacks, compared with its count."""
     meanwhile: Callable[[], object] | None = None
-    """Called when the jobs of a run are asked for."""
+    """Called when the jobs of a run are requested."""
     quota: int | None = 5000
     redirects: int = 0
-    """Followed to each page of a list."""
+    """Number of redirects for each page of a list."""
     moved: dict[str, str] = field(default_factory=dict)
-    """Former name of a repository to its name of now."""
+    """Present name of a repository by its former name."""
     _numbers: Any = field(default_factory=lambda: itertools.count(1000))
 
     def run(
@@ -58,7 +58,7 @@ class Listing:
         repository: str = "acme/shop",
         attempt: int = 1,
     ) -> int:
-        """Put a run that was created some minutes ago; return its id."""
+        """Add a run that was created some minutes ago, and return its id."""
         number: int = next(self._numbers)
         self.runs[number] = RunSeen(
             id=number,
@@ -72,7 +72,7 @@ class Listing:
         return number
 
     def end(self, run_id: int, *, status: str = "completed", conclusion: str | None = "startup_failure") -> None:
-        """Change where a run stands."""
+        """Change the state of a run."""
         self.runs[run_id] = replace(self.runs[run_id], status=status, conclusion=conclusion)
 
     def list_runs(
@@ -112,7 +112,7 @@ class Listing:
     def look_up_run(
         self, *, installation_id: int, repository: str, run_id: int, policy: Any, optional: bool = False
     ) -> ListPage[RunSeen]:
-        """Return a run, or none."""
+        """Return a run, or no run."""
         assert optional, "what can wait is shed first"
         self._ask(f"run {run_id}", repository, policy)
         if run_id in self.broken:
@@ -158,7 +158,7 @@ def job(
     labels: tuple[str, ...] = ("self-hosted",),
     runner: str | None = None,
 ) -> WorkflowJobEvent:
-    """Return a job as a list shows it, created some minutes ago; `over`: minutes since its end."""
+    """Return a job as a list shows it, created some minutes ago. `over` is the number of minutes since its end."""
     now: datetime = utcnow()
     ended = None if status != "completed" else now - timedelta(minutes=minutes if over is None else over)
     return WorkflowJobEvent(

@@ -1,4 +1,4 @@
-"""Accounts that nobody has let in: their jobs are held until somebody does, or GitHub says that the App is theirs."""
+"""Unknown accounts: their jobs are held until an operator allows the account, or GitHub says that it owns the App."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRANGER, OWNER = 666000, 77
 
 @dataclass
 class AppOnly:
-    """A GitHub that says whose the App is, or does not answer; `asked` counts."""
+    """A GitHub that names the owner of the App, or does not answer. `asked` counts the requests."""
 
     owner_id: int | None = OWNER
     broken: bool = False
@@ -61,7 +61,7 @@ def github(clusterless: Stage) -> AppOnly:
 
 
 def came(stage: Stage, job_id: int, *, owner: int = STRANGER, **changes: Any) -> intake.Applied:
-    """Deliver the webhook of a job whose account nobody has let in."""
+    """Deliver the webhook of a job whose account is not allowed."""
     event = queued(
         job_id,
         owner_id=owner,

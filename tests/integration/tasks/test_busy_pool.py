@@ -1,4 +1,4 @@
-"""A pool whose lock another transaction holds is matched again soon, without the help of a sweep (law L14)."""
+"""A pool whose lock another transaction holds is matched again soon, without a sweep (law L14)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.tasks.conftest import Stage
 
 
 class Keys:
-    """The wake keys of Redis, and the messages that went out: a key that is set is not set again."""
+    """The wake keys of Redis, and the sent messages. A key that is set is not set again."""
 
     def __init__(self) -> None:
         self.set: set[int] = set()

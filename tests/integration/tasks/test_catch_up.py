@@ -1,4 +1,4 @@
-"""The sweep `catch_up` on real rows, before a GitHub whose lists the test writes."""
+"""The sweep `catch_up` on real rows, with a GitHub whose lists the test writes."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from tests.timed import changed
 
 
 def lists(repository: str) -> list[str]:
-    """Return what is asked of a repository at each check."""
+    """Return the requests for a repository in each check."""
     return [f"{status} {repository}" for status in ("queued", "in_progress", "waiting", "pending")]
 
 
 @dataclass
 class World:
-    """Rows and a GitHub. Job 1 of `acme/shop` is known and over, so that its repository has been seen."""
+    """Rows and a GitHub. Job 1 of `acme/shop` is known and over, so its repository is known."""
 
     stage: Stage
     github: Listing
 
     def tick(self, **arguments: Any) -> list[str]:
-        """Run the sweep once; return what was asked."""
+        """Run the sweep once, and return its requests."""
         self.github.asked.clear()
         catch_up.run(**arguments)
         return list(self.github.asked)
@@ -60,7 +60,7 @@ class World:
         hold: str | None = None,
         installation: int = 501,
     ) -> None:
-        """Put a job of ours that has stood so for some minutes."""
+        """Insert a job that has been in this state for `minutes` minutes."""
         self.stage.job(job_id, state=state)
         self.stage.rows(
             """
@@ -77,7 +77,7 @@ class World:
         )
 
     def claimed(self, job_id: int) -> int:
-        """Put a Pod whose claim executes a job."""
+        """Insert a Pod whose claim executes a job."""
         self.stage.rows(
             """
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
@@ -94,12 +94,12 @@ class World:
         return claim
 
     def shown(self, job_id: int) -> tuple[str, str | None] | None:
-        """Return state and conclusion of a job, None when it is not known."""
+        """Return state and conclusion of a job, or None if the job is not known."""
         found = self.stage.rows("SELECT state, conclusion FROM jobs WHERE id = :id", id=job_id)
         return (found[0].state, found[0].conclusion) if found else None
 
     def webhook(self, job_id: int, action: str = "queued", guid: str = "late") -> intake.Applied:
-        """Take in the real webhook."""
+        """Apply the real webhook."""
         event = dataclasses.replace(job(job_id), action=action)
         budget = Budget(20, 80_000, 320 * 1024)
         return transaction(
@@ -108,7 +108,7 @@ class World:
         )
 
     def later(self, minutes: float) -> None:
-        """Let time pass for the memory of the sweep."""
+        """Let time pass for the stored progress of the sweep."""
         by = timedelta(minutes=minutes)
         self.stage.rows("UPDATE catch_up_quotas SET at = at - :by", by=by)
         self.stage.rows(
@@ -121,7 +121,7 @@ class World:
         return self.stage.rows("SELECT * FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
 
     def left(self, why: str) -> float:
-        """Return how many checks did not come to their end for this reason, in all tests of this process."""
+        """Return the number of checks that did not finish for this reason, in all tests of this process."""
         found: float = telemetry.CATCH_UP_INCOMPLETE.labels(why)._value.get()
         return found
 

@@ -1,4 +1,4 @@
-"""Steps that Celery repeats: one attempt at a time, whatever is lost on the way."""
+"""Steps that Celery repeats: one attempt at a time, even if messages are lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AWAY = Retryable("503", status=503)
 
 @dataclass(slots=True)
 class Step:
-    """A step that is due, and the upstream that it calls first. `error` is what this upstream answers, or None."""
+    """A step that is due, and the upstream that it calls first. `error` is the answer of this upstream, or None."""
 
     stage: Stage
     task: Task
@@ -42,7 +42,7 @@ class Step:
     error: UpstreamError | None = None
 
     def run(self, message: Message | None = None, **how: Any) -> Message | None:
-        """Execute the step for the first time, or the message that repeats it."""
+        """Execute the step for the first time, or execute the message that repeats it."""
         if message is None:
             return execute(self.task, claim_id=self.claim, **how)
         return execute(self.task, retries=message.retries, **message.arguments, **how)
@@ -58,11 +58,11 @@ class Step:
         return self.stage.outbox.take(self.task.name)
 
     def pass_due_time(self) -> None:
-        """Let the time pass at which the claim is due."""
+        """Let the due time of the claim pass."""
         self.stage.rows("UPDATE claims SET due_at = now() - interval '1 s' WHERE id = :id", id=self.claim)
 
     def is_done(self) -> bool:
-        """Return True if the step has reached its end."""
+        """Return True if the step has finished."""
         row = self.stage.see(self.claim)
         return row.stamp == "off" if self.task is unstamp else row.ended_at is not None
 

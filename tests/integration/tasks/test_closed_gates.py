@@ -33,7 +33,7 @@ class Minting(StubGitHub):
 
 @pytest.fixture
 def closed(stage: Stage, pod: str) -> str:
-    """Both gates are closed."""
+    """Close both gates."""
     stage.rows("""
         INSERT INTO gates (upstream, closed_at, why)
         VALUES ('github', now(), 'it fails'), ('kubernetes', now(), 'it fails, too')
@@ -42,7 +42,7 @@ def closed(stage: Stage, pod: str) -> str:
 
 
 def kept(stage: Stage, *, replicas: int) -> None:
-    """Have a pool reconciled that is to have so many Pods."""
+    """Reconcile a pool with `replicas` replicas."""
     patch_pool_replicas(stage.kube, namespace=stage.namespace, name="small", replicas=replicas)
     pools.run()
     for message in stage.outbox.take("ostler.reconcile"):
@@ -79,7 +79,7 @@ def test_a_job_is_matched_and_its_pod_stamped_and_given_a_runner(
 
 
 def chains(claim_ids: Any, *, chain_no: int) -> None:
-    """Be the worker that gets the messages."""
+    """Act as the worker that gets the messages."""
     for claim_id in claim_ids:
         stamp.run(claim_id=claim_id, chain_no=chain_no)
         mint.run(claim_id=claim_id, chain_no=chain_no)

@@ -1,4 +1,4 @@
-"""A queue that is long: what waits in it is not lost, is not sent again, and does not make it longer."""
+"""A long queue: a waiting message is not lost, is not sent again, and does not make the queue longer."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_the_messages_of_a_chain_say_it_too(waker: Waker) -> None:
 
 
 def due(stage: Stage, claim_id: int) -> None:
-    """Make the step of a claim late that was sent a while ago."""
+    """Make the step of a claim overdue whose message was sent some time ago."""
     stage.rows("UPDATE claims SET due_at = :at, leased_until = NULL WHERE id = :id", at=utcnow() - OLD, id=claim_id)
 
 
 def retiring(stage: Stage, pod: str) -> None:
-    """Insert an old retire claim on a Pod, without any progress for a while."""
+    """Insert an old retire claim on a Pod that has made no progress for some time."""
     (row,) = stage.rows("SELECT id FROM runner_pods WHERE name = :pod", pod=pod)
 
     def body(db: Connection) -> int | None:
@@ -91,7 +91,7 @@ def sent(stage: Stage) -> list[str]:
 
 @pytest.fixture
 def chains(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Note down the chains that are sent."""
+    """Record the chains that are sent."""
     found: list[Any] = []
     monkeypatch.setattr("tasks.sweeps.resume.start_chains", lambda ids, *, chain_no: found.append((ids, chain_no)))
     return found

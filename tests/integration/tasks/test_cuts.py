@@ -1,4 +1,4 @@
-"""A JIT that was delivered and never arrived: only Pod and GitHub together let the stamp come off (law L3)."""
+"""A delivered JIT that never arrived: the stamp is removed only if both the Pod and GitHub prove it (law L3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration.tasks.test_may_hold_jit import claims, put_stamp
 
 @pytest.fixture
 def cut(stage: Stage, pod: str, github: StubGitHub) -> int:
-    """Return a claim that was delivered 20 s ago to a stamped Pod, which polls on; its runner is offline."""
+    """Return a claim that was delivered 20 s ago to a stamped Pod that still polls. Its runner is offline."""
     stage.job(7)
     claim = stage.claim(pod, job_id=7, state="delivered", age=20, runner=RUNNER)
     stage.rows("UPDATE claims SET stamp = 'on', jit = 'x' WHERE id = :id", id=claim)

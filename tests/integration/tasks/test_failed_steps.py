@@ -1,4 +1,4 @@
-"""A release or retirement that an upstream fails: its lease is given back, and `resume` repeats it."""
+"""A release or retirement with a failed call: its lease is given back, and `resume` repeats it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ FAILURES = [
     (RateLimited("429", after=600), 60),
     (Forbidden("403"), 20),
 ]
-"""What an upstream answers, and after how many seconds it is asked again."""
+"""Errors of an upstream, each with the seconds until it is asked again."""
 
 
 @pytest.fixture(autouse=True)
 def _last_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each failure follow the last retry by Celery, which tests of their own show (`test_celery_retries`)."""
+    """Let each failure follow the last retry by Celery. `test_celery_retries` tests the retries."""
     monkeypatch.setattr(postpone, "wait_for_retry", lambda _: None)
 
 
 def failing(error: UpstreamError) -> Callable[..., Any]:
-    """Return a call that the upstream fails."""
+    """Return a call that fails with this error."""
 
     def fail(*_args: object, **_kwargs: object) -> None:
         raise error
@@ -55,7 +55,7 @@ def failing(error: UpstreamError) -> Callable[..., Any]:
 
 
 def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: float, *, since: datetime) -> None:
-    """Assert that a claim has no lease, says why, is not taken for lost, and is due `wait` seconds after a run.
+    """Assert that a claim has no lease, stores the error, is not a lost step, and is due `wait` seconds after a run.
 
     `since` is a time just before that run.
     """
@@ -71,9 +71,9 @@ def is_left_to_resume(stage: Stage, claim: int, error: UpstreamError, wait: floa
 
 
 def assert_due(due_at: datetime, wait: float, *, since: datetime) -> None:
-    """Assert that a claim is due `wait` seconds after a run that began just after `since` and is over now.
+    """Assert that a claim is due `wait` seconds after a run that began just after `since` and has ended.
 
-    The wait grows with the age of a step, and the age by no more than the time that has passed.
+    The wait grows with the age of a step, and the age grows at most by the time that has passed.
     """
     passed = (utcnow() - since).total_seconds()
     assert wait <= (due_at - since).total_seconds() <= wait + 2 * passed
@@ -339,7 +339,7 @@ def test_a_step_that_was_overtaken_gives_no_lease_back_that_is_anothers(
 
 
 def keep_terminating(stage: Stage, pod: str) -> None:
-    """Have a finalizer keep a Pod once it is deleted."""
+    """Let a finalizer keep a Pod after its deletion."""
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
     body = {"metadata": {"finalizers": ["example.com/wait"]}}
     stage.kube.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -351,7 +351,7 @@ def let_go(stage: Stage, pod: str) -> None:
 
 
 def assert_waits(stage: Stage, claim: int, waits: dict[float, float]) -> None:
-    """Run a retirement at each of these ages, and assert that it is due so long after that. Both are in seconds."""
+    """Run a retirement at each of these ages, and assert the wait until it is due again. Both are in seconds."""
     for tried_for, wait in waits.items():
         began = utcnow()
         stage.rows(

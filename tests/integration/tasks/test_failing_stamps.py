@@ -1,4 +1,4 @@
-"""The stamp is safety, not a gate (law L10): Pod PATCHes that fail for minutes hold back no JIT and no job."""
+"""The stamp is safety, not a gate (law L10): Pod PATCHes that fail for minutes delay no JIT and no job."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def removing(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def poll(stage: Stage, claim: int, poll_id: str, *, again: bool = False) -> Delivery | None:
-    """Poll as Pod `pod-1`, and return what it is handed."""
+    """Poll as Pod `pod-1`, and return the delivery or None."""
     now = utcnow()
     polling = offers.Polling("pod-1", "none", "pod-1", poll_id, now + timedelta(seconds=60), again=again)
     (seen,) = transaction(stage.rt.engine, lambda db: offers.offer(db, [polling], web_id="w", now=now))

@@ -1,4 +1,4 @@
-"""An attacker who can write to Redis sends every task: no row moves without a reason of its own (law L6)."""
+"""An attacker who can write to Redis sends every task: no row changes without a reason in the rows (law L6)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def forgeries(stage: Stage) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rows_of(stage: Stage, *, but: int) -> dict[str, Any]:
-    """Return what no message may change: rows, what the cluster has, and what GitHub deleted.
+    """Return everything that no message may change: rows, the cluster's objects, and GitHub's deletions.
 
     `but`: the claim that is left out.
     """
@@ -139,7 +139,7 @@ def rows_of(stage: Stage, *, but: int) -> dict[str, Any]:
 
 
 def run(name: str, arguments: Mapping[str, Any]) -> None:
-    """Run one message as a worker would, up to the errors that a worker would log."""
+    """Run one message as a worker would, except errors that a worker would log."""
     with suppress(UpstreamError):
         app.tasks[name].run(**arguments)
 

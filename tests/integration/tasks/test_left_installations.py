@@ -1,4 +1,4 @@
-"""An installation that GitHub does not know is marked left and skipped; the newest is by event, not by its id."""
+"""An installation that GitHub does not know is marked and skipped. The newest one is found by event, not by id."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUDGET = Budget(count=1, vcpu_millicores=1000, memory_mib=1024)
 
 
 class GitHubWithout:
-    """Knows all installations but some."""
+    """A GitHub that knows all installations except some."""
 
     def __init__(self, *gone: int) -> None:
         self.gone = set(gone)
@@ -51,7 +51,7 @@ class GitHubWithout:
 
 @pytest.fixture
 def stage(clusterless: Stage) -> Stage:
-    """A claim of installation 501, whose account also has one with a larger id that GitHub never made."""
+    """A claim of installation 501. Its account also has an installation with a larger id that GitHub never created."""
     clusterless.rt.cipher = Cipher([Secret(Fernet.generate_key().decode())])  # type: ignore[attr-defined]
     clusterless.add_pod("pod")
     clusterless.job(1)
@@ -63,7 +63,7 @@ def stage(clusterless: Stage) -> Stage:
 
 
 def now_is(stage: Stage) -> int:
-    """Return the installation that GitHub is asked through about a claim."""
+    """Return the installation of the calls to GitHub about a claim."""
     with stage.rt.engine.connect() as db:
         found: int = db.execute(text(f"SELECT {INSTALLATION_NOW} FROM claims c")).scalar_one()  # noqa: S608
     return found
@@ -74,7 +74,7 @@ def left(stage: Stage) -> list[int]:
 
 
 def told(stage: Stage, installation: int, *, at: datetime | None) -> None:
-    """Hear that an installation works (again)."""
+    """Apply the event that an installation works again."""
     transaction(
         stage.rt.engine,
         lambda db: installations.come_back(
@@ -177,7 +177,7 @@ def test_mint_without_another_installation_holds_its_job(stage: Stage) -> None:
 
 
 class GitHubThatSuspended:
-    """Refuses every mint."""
+    """A GitHub that refuses every mint."""
 
     def mint(self, **_rest: Any) -> Jit:
         raise Suspended("the App's installation is suspended")
@@ -192,7 +192,7 @@ def job_is_due(stage: Stage) -> bool:
 
 @pytest.mark.parametrize(("github", "back"), [(GitHubWithout(501), 612), (GitHubThatSuspended(), 501)])
 class TestInstallationThatComesBackWhileAMintIsRefused:
-    """The job waits for no backoff that has ended, whenever the event arrives."""
+    """The job does not wait for a backoff that has ended, whenever the event arrives."""
 
     @pytest.fixture(autouse=True)
     def claim(self, stage: Stage, github: Any) -> int:
@@ -265,7 +265,7 @@ def test_mint_that_works_after_a_sweep_met_a_false_404_brings_its_installation_b
 
 
 def test_jobs_that_went_over_to_a_dead_installation_return_with_the_mint_that_works(stage: Stage) -> None:
-    """A false 404 moved a job to an installation that left, and there it is held."""
+    """A false 404 moved a job to an installation that was removed, and the job is held there."""
     claim = stage.claim("pod", job_id=1, state="claimed")
     stage.job(2)
     stage.rows("UPDATE jobs SET installation_id = :id, state = 'queued' WHERE id = 2", id=FORGED)
@@ -347,7 +347,7 @@ LOCK_INSTALLATIONS = text("SELECT id FROM installations FOR NO KEY UPDATE NOWAIT
 
 
 def until_blocked(stage: Stage) -> None:
-    """Wait until somebody waits for a lock. Raises TimeoutError after 10 seconds."""
+    """Wait until a session waits for a lock. Raises TimeoutError after 10 seconds."""
     deadline = time.monotonic() + 10
     waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     while not stage.rows(waits):
@@ -359,7 +359,7 @@ def until_blocked(stage: Stage) -> None:
 def lock_installations_of_locked_claim(stage: Stage, other: threading.Thread, begin: Callable[[], None]) -> None:
     """Lock the claim as the commit of a mint does and, while another thread waits for it, the installations.
 
-    Raises what the database does when the other thread has those locked: the two would wait for each other.
+    Raises the database's error if the other thread has locked the installations, because this would be a deadlock.
     """
     with stage.rt.engine.connect() as db:
         db.execute(LOCK_CLAIM)

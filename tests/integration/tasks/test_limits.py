@@ -27,7 +27,7 @@ def test_an_answer_is_not_lost_because_no_connection_was_free_to_keep_its_limit(
 
 
 def last_of_the_quota() -> dict[str, str]:
-    """Return the headers of an answer after which GitHub asks to wait."""
+    """Return the headers of an answer after which GitHub requests a wait."""
     return {
         "x-ratelimit-resource": "core",
         "x-ratelimit-limit": "5000",

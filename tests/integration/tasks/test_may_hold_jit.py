@@ -1,4 +1,4 @@
-"""A Pod that might hold a JIT is not deleted, un-stamped or scaled away, whichever task asks (law L3)."""
+"""A Pod that might hold a JIT is not deleted, un-stamped or scaled away, whichever task tries it (law L3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mint does not outlive its lease, however long GitHub takes."""
+"""A mint never lasts longer than its lease, even if GitHub is slow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MINT_LEASE = allowed("lease_mint").seconds
 
 
 class SlowGitHub:
-    """Takes all the time that a call is given, on a clock that only this moves, and writes down how much that was."""
+    """A GitHub that uses the whole timeout of each call, on a clock that only it moves, and records these times."""
 
     def __init__(self) -> None:
         self.began = utcnow()
@@ -37,7 +37,7 @@ class SlowGitHub:
         self.paths: list[str] = []
         self.on_call: Callable[[], None] = lambda: None
         self.refuses: UpstreamError | None = None
-        """What the next mints raise."""
+        """The error of the next mints."""
 
     def now(self) -> datetime:
         return self.began + self.late
@@ -113,7 +113,7 @@ def test_a_mint_leaves_time_for_its_commit(stage: Stage, github: SlowGitHub) -> 
     "known_by", ["UPDATE claims SET repository_id = 11", "UPDATE jobs SET repository_id = 11"], ids=["claim", "job"]
 )
 def test_a_runner_of_a_repository_is_made_by_its_id(stage: Stage, github: SlowGitHub, known_by: str) -> None:
-    """The name may be another's: the runner would be registered there, and never be found under the id."""
+    """The name might belong to another repository: the runner would be registered there, and not be found by the id."""
     claim_id = claimed(stage)
     stage.rows("UPDATE claims SET scope = 'repos/acme/shop'")
     stage.rows(known_by)
@@ -169,7 +169,7 @@ def test_a_mint_that_waits_for_its_turn_leaves_no_row_however_often(
 
     class Signature:
         def apply_async(self) -> None:
-            """Send nothing: the test runs it again."""
+            """Send nothing. The test runs the task again."""
 
     def again(*, countdown: float, retries: int) -> Signature:
         assert retries == 0

@@ -1,4 +1,4 @@
-"""Tasks of pools that are given a pool's name: a web tier that sends them need not know our ids."""
+"""Tasks of pools that get the name of a pool, so that their sender need not know our ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def matched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def pool(stage: Stage, name: str, *, namespace: str | None = None) -> int:
-    """Insert a pool's row; return its id."""
+    """Insert a pool's row, and return its id."""
     uid = f"{namespace}/{name}"
     return insert_pool(stage.rt.engine, name, uid=uid, namespace=namespace or stage.namespace, labels=[])
 

@@ -1,4 +1,4 @@
-"""Installations that GitHub does not answer for: no other waits for them, and pools stay full (L14)."""
+"""Installations that GitHub does not answer for: no other installation waits for them, and pools stay full (L14)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.integration.tasks.listing import job_seen
 
 GOOD = 501
 HANGS, FAILS = 10.0, 0.2
-"""Seconds that one attempt takes: no answer until the client gives up, or a 5xx at once."""
+"""Seconds of one attempt: no answer until the client's timeout, or a 5xx at once."""
 
 
 @dataclass(slots=True)
 class PartlyAway:
-    """A GitHub that answers for some installations; the time that the others cost passes for the tasks."""
+    """A GitHub that answers for some installations. The time of the other calls passes for the tasks."""
 
     attempt_takes: dict[int, float] = field(default_factory=dict)
     calls: list[int] = field(default_factory=list)
@@ -84,7 +84,7 @@ def reconcile_all(stage: Stage) -> None:
 
 
 def claims(stage: Stage, installations: list[int], *, state: str) -> list[int]:
-    """Make a Pod with a claim for each installation, the oldest first."""
+    """Create a Pod with a claim for each installation, the oldest first."""
     stage.pool(replicas=len(installations) + 1)
     reconcile_all(stage)
     made = []
@@ -104,7 +104,7 @@ def claims(stage: Stage, installations: list[int], *, state: str) -> list[int]:
 
 
 def lose_pods(stage: Stage, claimed: list[int]) -> None:
-    """Delete the Pods of these claims behind our back."""
+    """Delete the Pods of these claims without Ostler's knowledge."""
     for row in stage.rows(
         "SELECT name FROM runner_pods p JOIN claims c ON c.runner_pod_id = p.id WHERE c.id = ANY(:ids)", ids=claimed
     ):

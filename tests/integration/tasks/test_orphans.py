@@ -1,4 +1,4 @@
-"""The sweeps over orphans, on a real API server and a real Postgres: what they leave alone, and what goes."""
+"""The sweeps over orphans, on a real API server and a real Postgres: the objects that they leave and delete."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MERGE = "application/merge-patch+json"
 
 
 def stamp(stage: Stage, pod: str) -> None:
-    """Put an owner on a Pod, and let it be old."""
+    """Put an owner label on a Pod, and let it be old."""
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod}"
     stage.kube.request("PATCH", path, body={"metadata": {"labels": {OWNER_LABEL: "1"}}}, content_type=MERGE)
     stage.with_settings(orphaned_stamp_after=0)
 
 
 def grown(stage: Stage, *, replicas: int) -> list[str]:
-    """Have the pool keep so many Pods; return their names."""
+    """Let the pool have `replicas` Pods, and return their names."""
     stage.pool(replicas=replicas)
     pools.run()
     for message in stage.outbox.take("ostler.reconcile"):
@@ -60,7 +60,7 @@ def retirements(stage: Stage) -> list[str]:
 
 
 def ended(stage: Stage, claim: int, *, ago: float = 3600, reason: str = "released") -> None:
-    """Let a claim have ended."""
+    """Let a claim have ended `ago` seconds ago."""
     stage.rows(
         """
         UPDATE claims SET state = 'ended', end_reason = :reason, jit = NULL, due_at = NULL,
@@ -89,7 +89,7 @@ class TestOrphanedStamps:
         )
 
     def test_of_many_only_those_go_that_nothing_leads_to(self, stage: Stage, pod: str) -> None:
-        """Some thirty stamped Pods without a claim held a fleet for hours; a reaper then took live ones with them."""
+        """About thirty stamped Pods without a claim once blocked a fleet. A reaper then deleted live Pods with them."""
         other = max(stage.pods())
         for each in (pod, other):
             stamp(stage, each)
@@ -194,7 +194,7 @@ class TestOrphanedStamps:
 
     @pytest.mark.usefixtures("github")
     def test_budget_counts_all_runner_pods_that_are_listed(self, stage: Stage) -> None:
-        """Of 8 Pods half may go in a tick: all 4 orphans, which are a half of the fleet and not of themselves."""
+        """Of 8 Pods, half may be deleted in a tick: all 4 orphans. They are half of the fleet, not of the orphans."""
         pods = grown(stage, replicas=8)
         for name in pods[:4]:
             stamp(stage, name)
@@ -218,7 +218,7 @@ class TestOrphanedStamps:
 
     @pytest.mark.usefixtures("github")
     def test_orphans_whose_pollers_are_unknown_get_the_budget_of_5(self, stage: Stage) -> None:
-        """Only the budget of the others grows, and what it retired counts in the budget of all."""
+        """Only the budget of the other Pods grows, and its retirements count in the budget of all."""
         pods = grown(stage, replicas=14)
         for name in pods:
             stamp(stage, name)
@@ -332,7 +332,7 @@ class TestServiceAccounts:
 
 
 def cut_off_in_removing(stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a tick be killed after GitHub was asked to remove a runner, before anybody wrote its answer down."""
+    """Kill a tick after its request to remove a runner, before the answer was recorded."""
     stage.job(7)
     ended(stage, stage.claim(pod, job_id=7, state="minted", runner=RUNNER))
     github.runner = "offline"
@@ -377,7 +377,7 @@ class TestOrphanedRunners:
     def test_a_list_that_leaves_a_busy_runner_out_does_not_write_its_removal_down(
         self, stage: Stage, pod: str, github: StubGitHub, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The DELETE never arrived, its runner took a job, and others went between two pages of the next list."""
+        """The DELETE never arrived, its runner took a job, and other runners left between two pages of the list."""
         cut_off_in_removing(stage, pod, github, monkeypatch)
         github.runner = "busy"
         monkeypatch.setattr(StubGitHub, "list_runners", lambda *_, **__: [])
@@ -561,7 +561,7 @@ class TestOrphanedRunners:
 class TestFinishedJobs:
     @pytest.fixture
     def over(self, stage: Stage, pod: str, github: StubGitHub) -> int:
-        """A claim whose job has ended, and with it the claim, while its Pod lives on."""
+        """A claim that has ended with its job, while its Pod still runs."""
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="executing", age=4000, runner=RUNNER)
         finish_job(stage)
@@ -602,7 +602,7 @@ class TestFinishedJobs:
 
     @pytest.fixture
     def lingers(self, stage: Stage, over: int, github: StubGitHub) -> int:
-        """A claim whose runner is known to have executed its job, which ended two minutes ago; its Pod lives on."""
+        """A claim whose runner executed its job, which ended two minutes ago, while its Pod still runs."""
         stage.rows("UPDATE jobs SET completed_at = now() - interval '2 min', started_at = NULL")
         stage.rows("UPDATE claims SET ended_at = now() - interval '2 min', changed_at = now() - interval '2 min'")
         stage.rows(
@@ -807,7 +807,7 @@ class TestFinishedJobs:
 
     @pytest.fixture
     def endless(self, stage: Stage, pod: str, github: StubGitHub) -> int:
-        """A claim that executes for six days: its Pod hangs, and GitHub shows neither its job nor the run any more."""
+        """A claim that has been executing for six days: its Pod hangs, and GitHub shows neither its job nor the run."""
         days = 6 * 86400 + 60
         stage.job(7, state="running")
         claim = stage.claim(pod, job_id=7, state="executing", age=days, runner=RUNNER)
@@ -989,7 +989,7 @@ def run_retirements(stage: Stage) -> None:
 
 
 def remove(stage: Stage, pod: str) -> None:
-    """Delete a Pod behind our back, and let its row know."""
+    """Delete a Pod without Ostler's knowledge, and mark its row as gone."""
     stage.kube.request("DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}", body={"gracePeriodSeconds": 0})
     stage.rows("UPDATE runner_pods SET gone_at = now() WHERE name = :name", name=pod)
 
@@ -1001,7 +1001,7 @@ def accounts(stage: Stage) -> list[str]:
 
 
 def during(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, act: Callable[[], object]) -> None:
-    """Do something once, right before a function of a module answers."""
+    """Do something once, just before a function of a module returns."""
     real = getattr(module, name)
     todo = [act]
 

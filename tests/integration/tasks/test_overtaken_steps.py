@@ -1,4 +1,4 @@
-"""Steps that were paused beyond their lease: their late ends change nothing that came after them (law L6)."""
+"""Steps that were paused beyond their lease: their late ends change nothing that was done after them (law L6)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.integration.tasks.conftest import Stage
 
 
 class PausingGitHub:
-    """Makes runners; `meanwhile` is called once, before the first mint is answered."""
+    """A GitHub that creates runners. `meanwhile` is called once, before the first mint is answered."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], None] | None = None
@@ -69,7 +69,7 @@ def claimed(stage: Stage) -> int:
 
 
 def end_lease(stage: Stage) -> None:
-    """Let the lease of the step that runs be over."""
+    """Let the lease of the running step expire."""
     stage.rows("UPDATE claims SET leased_until = now() - interval '1 s'")
 
 
@@ -110,7 +110,7 @@ def test_late_release_changes_nothing_when_another_release_has_taken_the_claim(c
 
 
 def test_late_stamp_keeps_the_lease_of_a_mint(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker doubles a stamp that is paused; the second one is done, and the mint follows on the same chain."""
+    """The message of a paused stamp is repeated. The second stamp is done, and the mint follows in the same chain."""
     stage = clusterless
     claim_id = claimed(stage)
     stage.rows("UPDATE claims SET stamp = 'none'")
@@ -142,7 +142,7 @@ def test_late_stamp_keeps_the_lease_of_a_mint(clusterless: Stage, monkeypatch: p
 def test_late_jit_is_deregistered_when_a_doubled_mint_opened_another_attempt(
     clusterless: Stage, github: PausingGitHub
 ) -> None:
-    """The broker doubles a mint that is paused. The second one finds no runner of its name, and asks for another."""
+    """The message of a paused mint is repeated. The second mint finds no runner of its name, and mints another."""
     stage = clusterless
     claim_id = claimed(stage)
     doubled: list[steps.MintWork] = []
@@ -254,7 +254,7 @@ def test_outcome_of_one_job_leaves_the_executions_of_others(clusterless: Stage, 
 
 
 def test_late_step_gives_no_lease_back_when_its_step_was_sent_again(clusterless: Stage) -> None:
-    """`resume` raises the chain number of a claim whose lease ran out, and leaves the time of that lease."""
+    """`resume` raises the chain number of a claim whose lease expired, and does not change the time of the lease."""
     stage = clusterless
     claim_id = claimed(stage)
     now = utcnow()

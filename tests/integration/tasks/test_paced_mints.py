@@ -1,4 +1,4 @@
-"""Mints that wait for a rate limit occupy no worker: it goes on with every other message."""
+"""Mints that wait for a rate limit block no worker thread: the worker runs every other message."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.integration.tasks.conftest import Stage
 from tests.waiting import eventually
 
 MOST_WAITING = 3
-"""Messages that the worker of this test holds at most."""
+"""Maximum number of messages that the worker of this test prefetches."""
 PACED = 8
 
 
 class PacingGitHub:
-    """Asks every runner whose Pod has a name in `paced` to wait."""
+    """A GitHub that requests a wait for every runner whose Pod is in `paced`."""
 
     def __init__(self) -> None:
         self.paced: set[str] = set()

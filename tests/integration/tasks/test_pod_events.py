@@ -1,4 +1,4 @@
-"""Events about a Pod that a job lost: read once, bounded, only shown, and nothing waits for them."""
+"""Events about a Pod that a job lost: they are read once, bounded and only shown, and nothing waits for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delete(stage: Stage, pod: str) -> None:
 
 
 def write(stage: Stage, pod: str, uid: str, reason: str, note: str, *, by: str) -> None:
-    """Be another component that writes an Event."""
+    """Write an Event as another component."""
     body: Json = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -46,7 +46,7 @@ def write(stage: Stage, pod: str, uid: str, reason: str, note: str, *, by: str) 
 
 
 def lose(stage: Stage, pod: str) -> str:
-    """Have the Pod of an executing claim deleted, seen by the watch; return its UID."""
+    """Let the Pod of an executing claim be deleted, report it as the watch, and return the UID of the Pod."""
     stage.job(7, state="running")
     stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
     uid = uid_of(stage, pod)
@@ -56,7 +56,7 @@ def lose(stage: Stage, pod: str) -> str:
 
 
 def hint(stage: Stage, uid: str) -> None:
-    """Be the watch, and the worker that ends the claim."""
+    """Send the hint of the watch, and run the worker that ends the claim."""
     endings = {uid: {"deletion_at": AT, "deleted_first": True, "reason": None, "runner_exit_code": None}}
     pods_changed.run(namespace=stage.namespace, gone=[uid], endings=endings)
     for message in stage.outbox.take("ostler.pod_gone"):
@@ -64,7 +64,7 @@ def hint(stage: Stage, uid: str) -> None:
 
 
 def read(stage: Stage) -> int:
-    """Run the reads that were asked for; return how many."""
+    """Run the requested reads, and return their number."""
     messages = stage.outbox.take("ostler.pod_events")
     for message in messages:
         pod_events.run(**message)
@@ -76,7 +76,7 @@ def told(stage: Stage, uid: str) -> str | None:
 
 
 def count_calls(stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[str]:
-    """Write down the calls to Events from now on, which are short and not repeated; let them fail."""
+    """Record the calls to Events from now on, which are short and are not repeated. With `error` they fail."""
     calls: list[str] = []
     real = stage.kube.request
 
@@ -169,7 +169,7 @@ def test_no_more_than_a_few_a_minute_are_read(stage: Stage, pod: str, monkeypatc
 def test_pod_that_was_deleted_before_github_ended_its_claim_is_asked_about(
     stage: Stage, pod: str, ended_after: int, asked: int
 ) -> None:
-    """GitHub's `completed` may end the claim before anybody saw the Pod gone; afterwards a Pod is deleted anyway."""
+    """The webhook `completed` can end the claim before the Pod is seen gone. The Pod is then deleted anyway."""
     stage.job(7, state="completed")
     stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
     stage.rows(
@@ -200,7 +200,7 @@ def test_nothing_is_asked_about_a_pod_whose_runner_ended_well(stage: Stage, pod:
 
 
 def asked_about_ended(stage: Stage, pod: str, end_reason: str) -> int:
-    """Have the Pod of a claim that has ended seen gone; return for how many Pods Events are to be read."""
+    """Let the Pod of an ended claim be seen gone, and return the number of Pods whose Events must be read."""
     stage.job(7, state="completed")
     stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
     stage.rows(

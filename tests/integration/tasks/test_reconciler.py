@@ -1,4 +1,4 @@
-"""The reconciler on a real API server: how many Pods there are, which go, and under which claim."""
+"""The reconciler on a real API server: the number of Pods, the retired Pods, and their claims."""
 
 from __future__ import annotations
 
@@ -254,5 +254,5 @@ def test_failed_creation_is_left_to_the_next_reconcile(
 
 
 def refuse(*_: Any, **__: Any) -> None:
-    """Be an API server that does not answer."""
+    """Act as an API server that does not answer."""
     raise Retryable("no answer")

@@ -1,4 +1,4 @@
-"""The sweep `redelivery` on real rows, before a GitHub whose list the test writes."""
+"""The sweep `redelivery` on real rows, with a GitHub whose list the test writes."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ PAGE = 100
 
 @dataclass
 class StubGitHub:
-    """A list of attempts, oldest first, in pages of 100; `breaks` are raised by the next calls to `list_deliveries`."""
+    """A list of attempts, oldest first, in pages of 100. `breaks` are errors of the next calls to `list_deliveries`."""
 
     attempts: list[DeliverySeen] = field(default_factory=list)
     pages: list[str | None] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     breaks: dict[int, Exception] = field(default_factory=dict)
-    """Page number of the next execution (from 0) to error."""
+    """Error by page number of the next run (from 0)."""
     refuses: dict[int, Exception] = field(default_factory=dict)
-    """Delivery to error."""
+    """Error by delivery."""
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def add(
@@ -57,7 +57,7 @@ class StubGitHub:
         action: str = "queued",
         installation: int | None = None,
     ) -> int:
-        """List an attempt that ended `ago` seconds ago; return its id."""
+        """Add an attempt that ended `ago` seconds ago to the list, and return its id."""
         seen = DeliverySeen(
             id=next(self._ids),
             guid=guid,
@@ -86,7 +86,7 @@ class StubGitHub:
         return DeliveryPage(deliveries=tuple(page), next_cursor=str(start + PAGE) if more else None, malformed=0)
 
     def redeliver(self, *, delivery_id: int, deadline_seconds: float) -> None:
-        """Take an ask."""
+        """Accept a request for a redelivery."""
         assert not in_transaction()
         assert deadline_seconds > 0
         self.asked.append(delivery_id)
@@ -96,7 +96,7 @@ class StubGitHub:
 
 @dataclass
 class Stage:
-    """The sweep's world."""
+    """The rows, the GitHub and the clock of the sweep."""
 
     rt: StubRuntime
     github: StubGitHub
@@ -106,7 +106,7 @@ class Stage:
         return run_sql(self.rt.engine, statement, **parameters)
 
     def tick(self) -> list[int]:
-        """Run the sweep once; return what it asked for."""
+        """Run the sweep once, and return the deliveries that it requested."""
         self.github.asked.clear()
         self.github.pages.clear()
         redelivery.run()
@@ -117,7 +117,7 @@ class Stage:
         self.rows("INSERT INTO deliveries VALUES (:guid, 'workflow_job', 'queued', 1, 'accepted', now())", guid=guid)
 
     def later(self, seconds: float) -> None:
-        """Let time pass: for the sweep's own times and for GitHub's list."""
+        """Let time pass for the sweep's own times and for GitHub's list."""
         by = timedelta(seconds=seconds)
         self.rows("UPDATE redeliveries SET due_at = due_at - :by, first_failed_at = first_failed_at - :by", by=by)
         self.rows(
@@ -134,7 +134,7 @@ class Stage:
 
     @property
     def progress(self) -> Row[Any]:
-        """How far the list was read."""
+        """Return the progress in the list."""
         (row,) = self.rows("SELECT * FROM redelivery_progress")
         return row
 
@@ -274,7 +274,7 @@ def test_what_failed_long_before_the_first_tick_was_meant_for_others(stage: Stag
 
 
 def many(stage: Stage, count: int, *, ago: float = 5) -> None:
-    """List deliveries that went well."""
+    """Add successful deliveries to the list."""
     for number in range(count):
         stage.github.add(f"fine-{ago}-{number}", status="OK", ago=ago)
 
@@ -470,7 +470,7 @@ def test_a_rate_limit_ends_the_tick_and_is_waited_for_without_costing_an_ask(sta
 
 
 def pace(stage: Stage, monkeypatch: pytest.MonkeyPatch, *, after: float) -> None:
-    """Let the first two asks through, and of the others every second one."""
+    """Accept the first two requests, and after that every second one."""
     turns = itertools.count()
     redeliver = stage.github.redeliver
 

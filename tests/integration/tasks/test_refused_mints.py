@@ -1,4 +1,4 @@
-"""Mints that GitHub refuses back off by runner group, repository or account, in GitHub's words, and no others do."""
+"""Mints that GitHub refuses back off by runner group, repository or account, with GitHub's reason. No others do."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def said(error: UpstreamError, *, status: int, words: str | None = None) -> Upst
 
 
 class RefusingGitHub:
-    """Refuses the mints of some runner groups."""
+    """A GitHub that refuses the mints of some runner groups."""
 
     def __init__(self) -> None:
         self.refuses: dict[int, UpstreamError] = {}
@@ -75,7 +75,7 @@ def github(clusterless: Stage) -> RefusingGitHub:
 
 
 def queue(stage: Stage, job: int, *, pool: str, scope: str = "orgs/acme") -> None:
-    """Queue a job for a pool; its id is also its age."""
+    """Queue a job for a pool. Its id is also its age."""
     stage.rows(
         """
         INSERT INTO jobs (id, account_id, installation_id, repository, scope, run_id, run_attempt, name, labels, state,
@@ -90,7 +90,7 @@ def queue(stage: Stage, job: int, *, pool: str, scope: str = "orgs/acme") -> Non
 
 
 def run_mint(stage: Stage, job: int) -> None:
-    """Give a queued job a Pod and mint for it."""
+    """Claim a Pod for a queued job, and mint for it."""
     (pods,) = stage.rows("SELECT count(*) AS made FROM runner_pods")
     pod = f"pod-{job}-{pods.made}"
     stage.rows(
@@ -127,7 +127,7 @@ def wait_over(stage: Stage) -> None:
 
 
 def rematch(stage: Stage) -> list[int]:
-    """Match the held jobs again; return those that are let go on."""
+    """Match the held jobs again, and return the jobs that are no longer held."""
     found = transaction(stage.rt.engine, lambda db: rematch_page(db, accounts_to_rematch(db), limit=100, now=utcnow()))
     return [each.job_id for each in found.lifted]
 

@@ -1,4 +1,4 @@
-"""A run may end and leave its jobs queued for ever: no step queues such a job again."""
+"""A run can end and leave its jobs queued forever: no step queues such a job again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 @pytest.fixture
 def claim(stage: Stage, github: StubGitHub, pod: str) -> int:
-    """A delivered claim without a recorded execution; its job is queued at GitHub, and its run is over."""
+    """A delivered claim without a recorded execution. Its job is queued at GitHub, and its run is over."""
     github.run = ("completed", "startup_failure")
     stage.job(7)
     found = stage.claim(pod, job_id=7, state="delivered", age=90, runner=RUNNER)

@@ -1,4 +1,4 @@
-"""Of many who see the same work one does it, and nothing of that outlives Redis, a failure, or seconds."""
+"""One of many processes does shared work. The keys for it survive no loss of Redis, no failure, and only seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One locked row costs the other rows of its page nothing (law L14): the lanes of sweeps, reconciler and watch."""
+"""One locked row does not delay the other rows of its page (law L14): the lanes of sweeps, reconciler and watch."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def stage(clusterless: Stage, database: Database) -> Stage:
 
 @contextmanager
 def locked(stage: Stage, query: str, **values: Any) -> Iterator[None]:
-    """Have a frozen session hold the rows of a query."""
+    """Let a frozen session hold the locks of a query's rows."""
     with stage.rt.engine.connect() as holder:
         assert holder.execute(text(f"{query} FOR UPDATE"), values).all()
         yield
 
 
 def claims(stage: Stage, count: int, **what: Any) -> list[int]:
-    """Insert so many claims, each with a Pod and a job of its own."""
+    """Insert `count` claims, each with a new Pod and a new job."""
     made = []
     for number in range(1, count + 1):
         stage.add_pod(f"pod-{number}")
@@ -293,7 +293,7 @@ def test_repository_is_renamed_when_one_of_its_claims_is_locked(stage: Stage) ->
 def test_registration_that_github_applied_after_its_lookup_is_deregistered(
     stage: Stage, minutes: int, found: bool
 ) -> None:
-    """Its attempt is closed as removed, without an id of its runner. Nothing else was registered in this scope."""
+    """Its attempt is closed as removed, without the id of its runner. Nothing else was registered in this scope."""
     stage.rt.github = github = StubGitHub(runner="offline")
     (claim,) = claims(stage, 1, state="claimed")
     stage.rows(

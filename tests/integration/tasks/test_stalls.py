@@ -1,4 +1,4 @@
-"""Age of stalled work, now and when it was served: in rows, and in the metric."""
+"""Age of stalled work, now and at its repair: in rows, and in the metric."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def served(stage: Stage) -> list[tuple[str, str, float]]:
 
 
 def counted(cause: Cause, found_by: FoundBy) -> tuple[float, float]:
-    """Return how many of them this process counted, and their seconds."""
+    """Return the number of these stalls in this process' metric, and their seconds."""
     child = telemetry.STALL_SECONDS.labels(cause, found_by)
     samples = {sample.name: sample.value for sample in child._child_samples()}
     return samples["_count"], samples["_sum"]
@@ -78,7 +78,7 @@ def test_a_claim_whose_message_was_lost_is_stalled_until_its_step_is_done(stage:
 
 
 def mint(stage: Stage, claim: int) -> None:
-    """Do the step that was lost."""
+    """Run the lost step."""
 
     def body(db: Any) -> None:
         work = begin_mint(db, claim, chain_no=None, suffix="abcdef01", now=utcnow())

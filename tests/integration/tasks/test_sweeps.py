@@ -1,4 +1,4 @@
-"""The thin sweeps and the steps they start: what they leave alone, and what they repair."""
+"""The small sweeps and the steps that they start: the work that they leave, and the work that they repair."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_a_runner_without_an_execution_is_judged_by_what_github_shows(
 
 
 def looks() -> dict[str, float]:
-    """Return how often each verdict was counted."""
+    """Return the count of each verdict."""
     (family,) = telemetry.UNUSED_RUNNER_CHECKS.collect()
     return {each.labels["verdict"]: each.value for each in family.samples}
 
@@ -405,7 +405,7 @@ def test_a_pod_whose_runner_turns_out_busy_is_not_deleted_by_its_retirement(
 
 
 def retiring(stage: Stage, pod: str, github: StubGitHub, *, earlier_delivered: bool) -> int:
-    """Have a Pod that two accounts had in turn retired, the App of the first one removed; return the retire claim."""
+    """Retire a Pod that served two accounts, the first of them without the App, and return the retire claim."""
     stage.job(6)
     stage.job(7)
     first = stage.claim(pod, job_id=6, state="delivered", runner="small-0-00000001")
@@ -427,7 +427,7 @@ def retiring(stage: Stage, pod: str, github: StubGitHub, *, earlier_delivered: b
 
 
 def forbid(github: StubGitHub) -> None:
-    """Install the App again, without the permission to remove runners."""
+    """Install the App again, without the right to remove runners."""
     github.without_app, github.keeps = None, True
 
 

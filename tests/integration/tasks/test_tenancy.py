@@ -30,7 +30,7 @@ DEFAULT = GroupSeen(id=1, name="Default", visibility="all", public=False)
 
 @dataclass(slots=True)
 class AskedGitHub:
-    """Answers about runs and groups, and counts the questions."""
+    """A GitHub that answers about runs and groups, and counts the questions."""
 
     head: int | None = HERE
     event: str = "push"
@@ -77,7 +77,7 @@ def job(stage: Stage, job_id: int = 1) -> Row[Any]:
 
 
 def came(stage: Stage, *job_ids: int, **changes: Any) -> frozenset[int]:
-    """Deliver the webhooks of jobs; return the runs that are to be asked about."""
+    """Deliver the webhooks of jobs, and return the runs that GitHub must be asked about."""
     about = {"labels": ("self-hosted",), "public": True, "created_at": utcnow()} | changes
     applied = deliver(stage.rt.engine, *(queued(each, **about) for each in job_ids), now=utcnow())
     return applied.asks

@@ -1,4 +1,4 @@
-"""The client that a channel keeps: one for all commands, and none with a broken connection or an old pool."""
+"""The client of a channel: one for all commands, and never one with a broken connection or an old pool."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def elevated(stage: Stage, github: StubGitHub, admin: KubeClient) -> Iterator[St
 
 
 def gone(stage: Stage) -> str:
-    """Delete the one Pod of a stage, as somebody else would, and return its name."""
+    """Delete the only Pod of a stage, as another client would, and return its name."""
     (pod,) = stage.pods().values()
     stage.kube.request(
         "DELETE", f"/api/v1/namespaces/{stage.namespace}/pods/{pod.name}", body={"gracePeriodSeconds": 0}

@@ -1,4 +1,4 @@
-"""The sweep `unresolved_jobs` on real rows: no job stands for ever where nothing of ours moves it."""
+"""The sweep `unresolved_jobs` on real rows: no job stays forever in a state that nothing of ours ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.integration.tasks.listing import job_seen
 
 @dataclass
 class StubGitHub:
-    """Jobs with a status, a conclusion or an error; what is not there is a 404."""
+    """Jobs with a status, a conclusion or an error. An unknown job is a 404."""
 
     jobs: dict[int, Any] = field(default_factory=dict)
     asked: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class StubGitHub:
     def get_job(
         self, *, job_id: int, repository: str | int, installation_id: int, policy: Any, optional: bool
     ) -> JobSeen | None:
-        """Return the job, by the repository's id only when its name is another's."""
+        """Return the job, by the repository's id only if another repository has its name."""
         assert not in_transaction()
         assert optional
         assert (installation_id, policy.attempts) == (501 + job_id // 100, 4)
@@ -84,7 +84,7 @@ class World:
     github: StubGitHub
 
     def job(self, job_id: int, state: str, *, minutes: float = 5, hold: str | None = None) -> None:
-        """Put a job that has stood so for some minutes; those from 100 on belong to another installation."""
+        """Insert a job that has been in this state for some minutes. Jobs from 100 on have another installation."""
         self.stage.job(job_id, state=state)
         self.stage.rows(
             """
@@ -97,7 +97,7 @@ class World:
         )
 
     def runs_on(self, job_id: int, runner: str, *, minted: bool = False) -> None:
-        """Record an execution; one of a `minted` runner is ours."""
+        """Record an execution. A `minted` runner is one of ours."""
         self.stage.rows(
             """
             INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at)
@@ -119,7 +119,7 @@ class World:
             )
 
     def claim(self, job_id: int | None) -> int:
-        """Put a live claim on a Pod."""
+        """Insert a live claim on a Pod."""
         self.stage.rows(
             """
             INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
@@ -129,7 +129,7 @@ class World:
         return self.stage.claim("pod", job_id=job_id, state="executing")
 
     def tick(self) -> list[int]:
-        """Run the sweep once; return the jobs it asked about."""
+        """Run the sweep once, and return the jobs that it asked about."""
         self.github.asked.clear()
         unresolved_jobs.run()
         return sorted(self.github.asked)

@@ -1,4 +1,4 @@
-"""Of many who ask for the autoscaler two messages go out a second at most, and none of them is too early."""
+"""Many processes ask for the autoscaler: at most two messages per second are sent, and none too early."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ostler.wakes import AUTOSCALE_MS, Waker
 
 
 class Sender:
-    """A Celery app that notes down what it is to send."""
+    """A Celery app that records the messages to send."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, float | None]] = []
@@ -23,7 +23,7 @@ class Sender:
         self.sent.append((name, countdown))
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Effects of the watch's hints: nothing that a GET or a row does not prove, and nothing twice."""
+"""Effects of the watch's hints: nothing without the proof of a GET or a row, and nothing twice."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 
 
 def kept(stage: Stage) -> None:
-    """Run the reconciles that were sent."""
+    """Run the sent reconciles."""
     for message in stage.outbox.take("ostler.reconcile"):
         reconcile.run(**message)
 
 
 def told(stage: Stage, **what: Any) -> None:
-    """Be the watch, and the worker that hears it."""
+    """Send a hint as the watch does, and run the worker that receives it."""
     pods_changed.run(namespace=stage.namespace, **what)
     for message in stage.outbox.take("ostler.pod_gone"):
         pod_gone.run(**message)
@@ -269,7 +269,7 @@ def test_a_young_mark_and_a_github_that_does_not_answer_change_nothing(
 
 
 def ending(**what: Any) -> dict[str, Any]:
-    """Be the watch: the last sight of a Pod that is gone."""
+    """Return the watch's last observation of a Pod that is gone."""
     return {"deletion_at": None, "deleted_first": None, "reason": None, "runner_exit_code": None, **what}
 
 

@@ -1,4 +1,4 @@
-"""A worker that has just started has the pools checked, and does not wait for beat's first tick."""
+"""A worker that has just started requests a check of the pools, without a wait for beat's first tick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of one test: alive, unreachable since some time, out of service or deleted."""
+"""Nodes of one test: alive, unreachable for some time, out of service or deleted."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ LONG, SHORT = 700.0, 300.0
 
 
 class Nodes:
-    """Nodes that this test alone sees in a list: other tests share the API server, and leave dead nodes there.
+    """Nodes that only this test sees in a list, because other tests leave dead nodes in the shared API server.
 
-    Their health is the test's own word. The control plane's node controller would write another one over it.
+    The test writes their health. The node controller of the control plane would overwrite it.
     """
 
     def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
         self._stage = stage
         self._health: dict[str, NodeHealth] = {}
         self.hidden: set[str] = set()
-        """Nodes that the list does not show though they exist."""
+        """Existing nodes that the list does not show."""
 
         def listed(*given: Any, **named: Any) -> list[NodeSeen]:
             found = adapter.list_nodes(*given, **named)
@@ -49,24 +49,24 @@ class Nodes:
         return replace(node, health=self._health[node.name])
 
     def add(self, name: str) -> str:
-        """Add a node that is Ready and return its whole name."""
+        """Add a node that is Ready, and return its whole name."""
         name = f"{self._stage.namespace}-{name}"
         self._stage.kube.request("POST", "/api/v1/nodes", body={"metadata": {"name": name}})
         self.comes_back(name)
         return name
 
     def dies(self, name: str, *, seconds_ago: float) -> None:
-        """Have the control plane lose a node, as the node lifecycle controller says it."""
+        """Make a node unreachable, with the status that the node lifecycle controller writes."""
         at = utcnow() - timedelta(seconds=seconds_ago)
         self._health[name] = NodeHealth(Ready.UNKNOWN, ready_since=at, tainted=True, tainted_since=at)
 
     def is_out_of_service(self, name: str) -> None:
-        """Have an operator say that a node that died a moment ago is off."""
+        """Add the out-of-service taint of an operator to a node that died a moment ago."""
         self.dies(name, seconds_ago=SHORT)
         self._health[name] = replace(self._health[name], out_of_service=True, tainted=False, tainted_since=None)
 
     def comes_back(self, name: str) -> None:
-        """Have the kubelet of a node report again."""
+        """Let the kubelet of a node report again."""
         self._health[name] = NodeHealth(Ready.TRUE, ready_since=utcnow())
 
     def delete(self, name: str) -> None:
@@ -75,7 +75,7 @@ class Nodes:
         del self._health[name]
 
     def delete_all(self) -> None:
-        """Leave nothing behind."""
+        """Delete all nodes of the test."""
         for name in list(self._health):
             try:
                 self.delete(name)
@@ -85,20 +85,20 @@ class Nodes:
 
 @pytest.fixture
 def nodes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    """A cluster without nodes yet."""
+    """A cluster without nodes."""
     found = Nodes(stage, monkeypatch)
     yield found
     found.delete_all()
 
 
 def bind(stage: Stage, pod: str, node: str) -> None:
-    """Put a Pod on a node, as the scheduler does."""
+    """Bind a Pod to a node, as the scheduler does."""
     body = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": node}}
     stage.kube.request("POST", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}/binding", body=body)
 
 
 def all_pods(stage: Stage) -> dict[str, PodSeen]:
-    """Return the Pods by name, Terminating ones too."""
+    """Return the Pods by name, also Terminating ones."""
     return {pod.name: pod for pod in list_pods(stage.kube, namespace=stage.namespace)}
 
 

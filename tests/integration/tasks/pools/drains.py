@@ -1,4 +1,4 @@
-"""Steps of the tests of a drain: run the controller, delete pools, have Pods work, and end their jobs."""
+"""Steps of the drain tests: run the controller, delete pools, let Pods work, and end their jobs."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ def tick(stage: Stage) -> None:
 
 
 def drain(stage: Stage) -> None:
-    """Let the drain come as far as it comes by itself."""
+    """Run the drain until it makes no progress by itself."""
     for _ in range(3):
         tick(stage)
 
 
 def delete(stage: Stage, name: str = POOL, *, propagation: str = "Background") -> None:
-    """Delete a pool as somebody else would."""
+    """Delete a pool as another client would."""
     path = pool_path(stage.namespace, name)
     stage.kube.request("DELETE", path, query={"propagationPolicy": propagation})
 
 
 def seen(stage: Stage, name: str = POOL) -> PoolSeen | None:
-    """Return a pool, if it is there."""
+    """Return a pool, or None if it does not exist."""
     return get_pool(stage.kube, namespace=stage.namespace, name=name)
 
 
 def patch(stage: Stage, body: dict[str, Any], name: str = POOL) -> None:
-    """Patch a pool as somebody else would."""
+    """Patch a pool as another client would."""
     stage.kube.request("PATCH", pool_path(stage.namespace, name), body=body, content_type=MERGE_PATCH)
 
 
 def busy_pod(stage: Stage, job_id: int = 7, *, name: str | None = None, stamped: bool = False) -> tuple[str, int]:
-    """Have one Pod of the pool, the first by name unless it is given, execute a job; return its name and the claim."""
+    """Let a Pod of the pool execute a job, by default the first by name. Return its name and the claim."""
     stage.job(job_id, state="running")
     name = name or min(stage.pods())
     claim = stage.claim(name, job_id=job_id, state="executing")
@@ -69,7 +69,7 @@ def busy_pod(stage: Stage, job_id: int = 7, *, name: str | None = None, stamped:
 
 
 def end_job(stage: Stage, name: str, claim: int) -> None:
-    """Be GitHub and the kubelet: the job is over, and so is its Pod."""
+    """End the job at GitHub, and write the kubelet's status of the finished Pod."""
     (row,) = stage.rows(
         """
         UPDATE claims SET state = 'ended', end_reason = 'completed', ended_at = now() WHERE id = :id RETURNING job_id
@@ -81,5 +81,5 @@ def end_job(stage: Stage, name: str, claim: int) -> None:
 
 
 def end_creations(stage: Stage) -> None:
-    """Let so much time pass that no creation of a Pod runs any more whose row was given up."""
+    """Let enough time pass that no creation of a given-up Pod can still run."""
     stage.rows("UPDATE runner_pods SET gone_at = gone_at - interval '61 s' WHERE uid IS NULL")

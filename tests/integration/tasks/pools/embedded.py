@@ -33,7 +33,7 @@ def proxy(embedded_cluster: ClusterAccess) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def embedded(database: Database, embedded_cluster: ClusterAccess, proxy: FaultProxy) -> Iterator[Stage]:
-    """A stage whose tasks call the API server through `proxy`; the test itself calls it directly."""
+    """A stage whose tasks call the API server through `proxy`. The test itself calls it directly."""
     namespace = f"test-{secrets.token_hex(6)}"
     with (
         closing(make_client(kubeconfig=str(embedded_cluster.kubeconfig))) as admin,

@@ -21,7 +21,7 @@ OLD, NEW = "runner:1", "runner:2"
 
 
 def kept(stage: Stage) -> None:
-    """Mirror the pools and reconcile each once."""
+    """Mirror the pools, and reconcile each once."""
     nodes.clear()
     pools.run()
     for message in stage.outbox.take("ostler.reconcile"):
@@ -29,14 +29,14 @@ def kept(stage: Stage) -> None:
 
 
 def retired(stage: Stage) -> None:
-    """Run the retirements that were sent."""
+    """Run the sent retirements."""
     for message in stage.outbox.take("ostler.retire"):
         retire.run(**message)
     stage.outbox.take("ostler.reconcile")
 
 
 def rounds(stage: Stage, count: int, *, polling: bool = True) -> None:
-    """Let a reconciler look so many times, its retirements done and new Pods polling in between."""
+    """Run the reconciler `count` times. In between, run the retirements and let new Pods poll."""
     for _ in range(count):
         kept(stage)
         retired(stage)
@@ -46,7 +46,7 @@ def rounds(stage: Stage, count: int, *, polling: bool = True) -> None:
 
 
 def polls(stage: Stage, *names: str) -> None:
-    """Have these Pods poll, all that were created when none is named."""
+    """Let these Pods poll, or all created Pods if none is named."""
     stage.rows(
         """
         UPDATE runner_pods SET first_polled_at = coalesce(first_polled_at, now()), polled_at = now()
@@ -58,12 +58,12 @@ def polls(stage: Stage, *names: str) -> None:
 
 
 def new_tick(stage: Stage) -> None:
-    """Have the budget of this tick be past."""
+    """Start a new period of the budget of retirements."""
     stage.rows("UPDATE pools SET tick_at = now() - interval '1 min'")
 
 
 def beats(stage: Stage) -> None:
-    """Have a web process beat, for an hour and in an hour."""
+    """Record heartbeats of a web process for the past and the next hour."""
     stage.rows("INSERT INTO web_instances VALUES ('w', now() - interval '1 hour', now() + interval '1 hour')")
 
 
@@ -74,14 +74,14 @@ def spec(stage: Stage, name: str = "small", **changed: Any) -> None:
 
 
 def status(stage: Stage, name: str = "small") -> Json:
-    """Return a pool's status as the API server has it."""
+    """Return a pool's status from the API server."""
     path = f"/apis/ostler.dev/v1alpha1/namespaces/{stage.namespace}/runnerpools/{name}"
     found: Json = stage.kube.request("GET", path).get("status") or {}
     return found
 
 
 def condition(stage: Stage, kind: str, name: str = "small") -> Json:
-    """Return one condition of a pool, as it is written now."""
+    """Return the present condition of a pool."""
     stage.rows("UPDATE pools SET status_at = NULL")
     kept(stage)
     found: Json = next(each for each in status(stage, name)["conditions"] if each["type"] == kind)
@@ -89,7 +89,7 @@ def condition(stage: Stage, kind: str, name: str = "small") -> Json:
 
 
 def the_pool(stage: Stage) -> Row[Any]:
-    """Return the one row of a pool."""
+    """Return the row of the only pool."""
     (row,) = stage.rows("SELECT * FROM pools")
     return row
 
@@ -105,7 +105,7 @@ def images(stage: Stage) -> dict[str, list[str]]:
 
 
 def reasons(stage: Stage) -> dict[str, str]:
-    """Return why each Pod was retired, by its name."""
+    """Return the reason of each Pod's retirement, by the Pod's name."""
     rows = stage.rows("""
         SELECT p.name, c.release_reason FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
         WHERE c.purpose = 'retire'
@@ -121,7 +121,7 @@ def stamp(stage: Stage, pod: PodSeen) -> None:
 
 
 def kubelet_says(stage: Stage, name: str, *, waiting: str) -> None:
-    """Have the kubelet say that container `runner` waits for something."""
+    """Write the kubelet's status of a Pod whose container `runner` waits for the given reason."""
     container = {
         "name": "runner",
         "image": OLD,
@@ -136,14 +136,14 @@ def kubelet_says(stage: Stage, name: str, *, waiting: str) -> None:
 
 
 def no_node_takes(stage: Stage, name: str) -> None:
-    """Have the scheduler say that no node has room for a Pod."""
+    """Write the scheduler's condition that no node has room for a Pod."""
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{name}/status"
     stage.kube.request("PATCH", path, body={"status": {"conditions": [told]}}, content_type=MERGE_PATCH)
 
 
 def limit_pods(stage: Stage, count: int) -> str:
-    """Create a quota of Pods and wait until the API server applies it; return its path."""
+    """Create a quota of Pods, wait until the API server applies it, and return its path."""
     path = object_path("resourcequotas", namespace=stage.namespace)
     stage.kube.request("POST", path, body={"metadata": {"name": "few"}, "spec": {"hard": {"pods": str(count)}}})
     eventually(lambda: "hard" in (stage.kube.request("GET", f"{path}/few").get("status") or {}))

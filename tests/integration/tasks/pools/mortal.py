@@ -1,8 +1,8 @@
-"""A reconciler in a process of its own that is killed with SIGKILL at its n-th step.
+"""A reconciler in a separate process that is killed with SIGKILL at its n-th step.
 
-A step is the moment before or after a call to the cluster, or before a commit: between two of them nothing that anybody
-else can see happens. With `writes`, a step is only the moment before a call that changes the cluster, or before a
-commit. These are the same states of the cluster and of Postgres, each of them once.
+A step is the moment before or after a call to the cluster, or before a commit. Between two steps nothing happens that
+another process can see. With `writes`, a step is only the moment before a call that changes the cluster, or before a
+commit. These steps have the same states of the cluster and of Postgres, each of them once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.integration.tasks.conftest import StubRuntime
 
 
 def live(url: str, kubeconfig: str, namespace: str, pool_id: int, step: int, *, writes: bool = False) -> None:
-    """Reconcile a pool, retire what that retires and reconcile it again, and die at that step on the way."""
+    """Reconcile a pool, run the retirements and reconcile it again, and die at the given step."""
     rt = die_at(step, url=url, kubeconfig=kubeconfig, namespace=namespace, writes=writes)
     reconcile.run(pool_id=pool_id)
     for message in rt.waker.take("ostler.retire"):
@@ -35,7 +35,7 @@ def live(url: str, kubeconfig: str, namespace: str, pool_id: int, step: int, *, 
 
 
 def tick(url: str, kubeconfig: str, namespace: str, step: int) -> None:
-    """List the Pods of all pools once and reconcile each by its share, and die at that step on the way."""
+    """List the Pods of all pools once, reconcile each pool with its share, and die at the given step."""
     rt = die_at(step, url=url, kubeconfig=kubeconfig, namespace=namespace)
     pools.run()
     messages = rt.waker.take("ostler.reconcile")
@@ -45,7 +45,7 @@ def tick(url: str, kubeconfig: str, namespace: str, step: int) -> None:
 
 
 def die_at(step: int, *, url: str, kubeconfig: str, namespace: str, writes: bool = False) -> StubRuntime:
-    """Install a runtime in which this process dies at that step, and return it."""
+    """Install a runtime in which this process dies at the given step, and return it."""
     steps = iter(range(1, step))
 
     def count() -> None:

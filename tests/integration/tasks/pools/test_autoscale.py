@@ -1,4 +1,4 @@
-"""The autoscaler with a real Postgres and a real API server: what it counts, what it writes, and what it leaves."""
+"""The autoscaler with a real Postgres and a real API server: its counts, its writes, and the pools that it leaves."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PLENTY = 10**6
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes are listed again by every run."""
+    """Let every run list the nodes again."""
     monkeypatch.setattr(nodes, "EVERY", -1.0)
 
 
 def pool(stage: Stage, name: str = "small", *, replicas: int = 0, paused: bool = False, **scaling: Any) -> PoolSeen:
-    """Put a pool in place, on nodes of this test alone, and have it mirrored."""
+    """Create a pool on nodes of this test only, and mirror it."""
     autoscaling = {"enabled": True, "minWarm": 1, "maxReplicas": 10, **scaling}
     spec = {
         "image": "runner:1",
@@ -57,7 +57,7 @@ def mirrored(stage: Stage) -> None:
 def queue(
     stage: Stage, jobs: int, *, name: str = "small", account: int = 1, budget: int = PLENTY, hold: str | None = None
 ) -> None:
-    """Queue so many jobs of an account whose budget counts so many."""
+    """Queue `jobs` jobs of an account with this budget."""
     stage.rows(
         "INSERT INTO accounts VALUES (:id, :login, 1, :count, :plenty, :plenty, '[]', now()) ON CONFLICT DO NOTHING",
         id=account,
@@ -91,7 +91,7 @@ def pods(
     began: str = "1 minute",
     over: str = "0 seconds",
 ) -> None:
-    """Insert rows of Pods that live, each with a claim of that purpose if one is given."""
+    """Insert rows of live Pods, each with a claim of the given purpose if there is one."""
     stage.rows("INSERT INTO accounts VALUES (9, 'nine', 1, 999, 9999999, 9999999, '[]', now()) ON CONFLICT DO NOTHING")
     stage.rows(
         """
@@ -129,7 +129,7 @@ def decision(stage: Stage, name: str = "small") -> dict[str, Any]:
 
 
 def an_hour_later(stage: Stage) -> None:
-    """Let what was done lie so far back that no delay holds any more."""
+    """Move all earlier events so far into the past that no delay applies any more."""
     stage.rows("""
         UPDATE pools SET scaled_up_at = scaled_up_at - interval '1 h', created_at = created_at - interval '1 h',
                typical_at = NULL

@@ -21,7 +21,7 @@ WORDS = "GitHub answers 403 to a mint: Resource not accessible by integration"
 
 
 def refused(stage: Stage, *, kind: str = "account", key: str = "1") -> None:
-    """Let a mint be refused."""
+    """Record the refusal of a mint."""
 
     def body(db: Connection) -> None:
         backoffs.record_failure(db, kind=kind, key=key, reason=WORDS, now=utcnow())

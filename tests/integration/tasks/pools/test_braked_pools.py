@@ -7,7 +7,7 @@ from tests.integration.tasks.pools.fleet import condition, kept, reasons, spec
 
 
 def failures(stage: Stage, *, code: int = 0, ago: float = 60) -> None:
-    """Let runners of three jobs of two accounts have ended."""
+    """Record the ends of runners of three jobs of two accounts."""
     stage.rows(
         """
         INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,

@@ -1,4 +1,4 @@
-"""Pods that outlive their claim: whom they are charged to, and who is woken when they end."""
+"""Pods that outlive their claim: the account that they are charged to, and the wakes at their end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACME = 1
 
 @pytest.fixture
 def lingers(stage: Stage, github: StubGitHub) -> str:
-    """A Pod whose delivered claim has ended and that lives on; the account has a job queued in the same pool."""
+    """A live Pod whose delivered claim has ended. Its account has a queued job in the same pool."""
     del github
     stage.pool(replicas=1)
     kept(stage)

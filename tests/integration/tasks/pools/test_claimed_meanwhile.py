@@ -1,4 +1,4 @@
-"""A Pod that is claimed after a reconciler has listed, and before it acts, is left alone, whatever it was to go for."""
+"""A Pod that is claimed after the reconciler's list and before its acts is never retired, whatever the reason was."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.tasks.pools.fleet import NEW, kept, new_tick, polls, reas
 
 
 def fleet(stage: Stage, why: str) -> list[str]:
-    """Have three warm Pods that are all to be retired, and return their names in the order of their retirement."""
+    """Create three warm Pods that are all to be retired, and return their names in the order of their retirement."""
     stage.pool(replicas=3)
     kept(stage)
     polls(stage)
@@ -72,7 +72,7 @@ def test_a_pod_claimed_between_the_plan_and_its_commit_survives(
     commit: Callable[..., Any] = pool_plans.commit_plan
 
     def late(*args: Any, **named: Any) -> Any:
-        """By somebody who does not take the pool's lock; the matcher would wait for it."""
+        """Claim from a session that does not take the pool's lock. The matcher would wait for it."""
         assert {each.id for each in args[2].retire} >= {
             row.id for row in stage.rows("SELECT id FROM runner_pods WHERE name = :name", name=name)
         }
@@ -97,7 +97,7 @@ def test_a_pod_whose_delivered_claim_ended_between_the_plan_and_its_commit_survi
     commit: Callable[..., Any] = pool_plans.commit_plan
 
     def serve() -> None:
-        """Claim and deliver, then end the claim, which proves nothing of the runner."""
+        """Claim and deliver, and then end the claim, which proves nothing about the runner."""
         stage.job(7)
         claim = stage.claim(name, job_id=7, state="delivered")
         stage.rows(
@@ -138,7 +138,7 @@ def test_a_pod_that_ended_between_the_plan_and_its_commit_gets_no_retire_claim(
 
 
 def in_a_thread(what: Callable[[], Any]) -> None:
-    """Do something as another process would: this thread is inside a transaction."""
+    """Do something in another thread, like another process, because this thread is inside a transaction."""
     thread = Thread(target=what)
     thread.start()
     thread.join()

@@ -1,7 +1,7 @@
-"""Deleted pools before the cluster's own garbage collector, under its own account: no busy Pod goes, nothing is left.
+"""Deleted pools and the cluster's own garbage collector: no busy Pod is deleted, and nothing is left.
 
-Each way of deletion, with our finalizer on the pool and without. The collector is seen at work: on something that the
-pool owns and nobody guards, and in its own log, where it says what it was refused.
+Pools are deleted in each possible way, with our finalizer and without it. Two facts show that the collector ran: it
+deletes an unprotected object of the pool, and its own log contains its refused deletions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WAYS = ("Background", "Foreground", "Orphan")
 
 @pytest.fixture(scope="session", autouse=True)
 def _collector(admin: KubeClient) -> None:
-    """The collector knows RunnerPools."""
+    """Wait until the collector knows RunnerPools."""
     name = "collector-knows"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"generateName": name, "name": name}})
     until_collected(admin, name)
@@ -39,7 +39,7 @@ def _collector(admin: KubeClient) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A pool with two busy Pods (name to claim), one of them stamped, a warm one, a spent one, and a canary."""
+    """A pool with two busy Pods (claim by name; one is stamped), a warm Pod, a spent Pod, and an unprotected object."""
 
     stage: Stage
     pool: PoolSeen
@@ -48,12 +48,12 @@ class Scene:
     canary: str
 
     def refused(self, access: ClusterAccess) -> set[str]:
-        """Return the names of the Pods that the collector was refused."""
+        """Return the names of the Pods whose deletion the collector was refused."""
         found = refused(access, self.uids.values())
         return {name for name, uid in self.uids.items() if uid in found}
 
     def finalizers(self) -> list[str]:
-        """Return what holds the pool."""
+        """Return the finalizers of the pool."""
         path = f"/apis/ostler.dev/v1alpha1/namespaces/{self.stage.namespace}/runnerpools/{self.pool.name}"
         found: list[str] = self.stage.kube.request("GET", path)["metadata"].get("finalizers", [])
         return found
@@ -72,14 +72,14 @@ def set_up(stage: Stage) -> Scene:
 
 @pytest.fixture
 def scene(stage: Stage) -> Iterator[Scene]:
-    """The pool, before a guarded collector."""
+    """The pool, with the policy against the collector."""
     with guarded(stage.kube, stage.namespace):
         yield set_up(stage)
 
 
 @pytest.fixture
 def open_scene(stage: Stage) -> Scene:
-    """The pool, and no policy."""
+    """The pool, without the policy."""
     return set_up(stage)
 
 
@@ -89,7 +89,7 @@ def owners(stage: Stage, name: str) -> list[str]:
 
 
 def delete_before_the_collector(scene: Scene, access: ClusterAccess, *, way: str, held: bool) -> None:
-    """Delete the pool, and return once the collector has done what it does of such a deletion."""
+    """Delete the pool, and wait until the collector has finished its work on the deletion."""
     stage = scene.stage
     lingers = lingering(stage.kube, scene.canary) if way == "Foreground" else nullcontext()
     with lingers:
@@ -136,7 +136,7 @@ def test_a_deleted_pool_takes_no_busy_pod_and_leaves_nothing(
 
 
 def test_foreground_deletion_kills_busy_pods_without_the_policy_despite_a_finalizer(open_scene: Scene) -> None:
-    """What the policy is for."""
+    """This is the reason for the policy."""
     stage = open_scene.stage
     with lingering(stage.kube, open_scene.canary):
         delete(stage, propagation="Foreground")
@@ -178,7 +178,7 @@ def token_of(stage: Stage, pod: PodSeen) -> str:
 def test_foreground_deletion_invalidates_pod_tokens_unless_accounts_are_guarded(
     stage: Stage, control_plane: ClusterAccess, *, accounts: bool
 ) -> None:
-    """A token that the API server does not take any more is a definite no: a Pod just claimed would get no JIT."""
+    """A token that the API server refuses is a definite no: a Pod that was just claimed would get no JIT."""
     with guarded(stage.kube, stage.namespace, accounts=accounts):
         scene = set_up(stage)
         name = min(scene.busy)

@@ -1,4 +1,4 @@
-"""Pools with container jobs: what their jobs are charged for, and the switch that the workers need."""
+"""Pools with container jobs: the charge for their jobs, and the setting that the workers need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE = {"cpu": "500m", "memory": "512Mi"}
 
 
 def sizes(stage: Stage) -> tuple[int, int]:
-    """Return the vCPU (millicores) and the memory (MiB) that a job of the pool is charged for."""
+    """Return the vCPU (millicores) and the memory (MiB) that a job of the pool is charged with."""
     (row,) = stage.rows("SELECT vcpu, memory FROM pools")
     return row.vcpu, row.memory
 
@@ -30,7 +30,7 @@ def sidecars(stage: Stage, pod: str) -> list[Any]:
 
 
 def deployed(stage: Stage, *, hooks_image: str) -> None:
-    """Change the image of the sidecar, as an upgrade that is over: no old worker computes another hash of the spec."""
+    """Change the image of the sidecar, as after a complete upgrade: no old worker computes another hash of the spec."""
     stage.with_settings(hooks_image=hooks_image)
     stage.rows("UPDATE pools SET template_at = now() - interval '1 hour'")
 

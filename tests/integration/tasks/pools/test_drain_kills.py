@@ -1,7 +1,7 @@
-"""The controller is stopped dead at each of its steps, from a pool's first Pod to its last: nothing dies or is left.
+"""The controller is killed at each of its steps, from a pool's first Pod to its last: no Pod dies, and nothing is left.
 
-A step is a call to the API server, before it goes out and after it was answered, or a commit, each by the line of
-`tasks` that it comes from. Every step is met once; the next one starts over, with nothing in memory.
+A step is the moment before or after a call to the API server, or a commit, identified by its line in `tasks`. The test
+kills once at every step. The next run starts again, with nothing in memory.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.waiting import eventually
 
 TASKS = Path(tasks.__file__).parent
 ROUNDS = 200
-"""Runs of the controller at most: each step ends one."""
+"""Maximum number of runs of the controller. Each step ends one run."""
 
 
 class Killed(BaseException):
-    """The process was killed; nothing that is caught for an error catches it."""
+    """The process was killed. No handler of errors catches this exception."""
 
 
 class Killer:
-    """Kills at every step that was not met before."""
+    """A killer that kills at every step, once."""
 
     def __init__(self) -> None:
         self.met: set[str] = set()
@@ -57,7 +57,7 @@ class Killer:
 
 @contextmanager
 def killing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killer]:
-    """Kill at each step of the tasks for the block."""
+    """Kill at each step of the tasks during the block."""
     killer = Killer()
     request = stage.kube.request
 
@@ -81,7 +81,7 @@ def killing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Killer]:
 
 
 def controller(stage: Stage) -> None:
-    """Be the processes: the schedule, its messages, and `resume` for retirements that nobody ended."""
+    """Run all processes: the schedule, its messages, and `resume` for retirements without an end."""
     pools.run()
     for message in stage.outbox.take("ostler.reconcile"):
         reconcile.run(**message)
@@ -90,7 +90,7 @@ def controller(stage: Stage) -> None:
 
 
 def until_it_rests(stage: Stage, alive: dict[str, str]) -> None:
-    """Run the controller until it gets through without a kill; these Pods (UID by name) live all the time."""
+    """Run the controller until it finishes without a kill. These Pods (UID by name) live all the time."""
     for _ in range(ROUNDS):
         stage.outbox.sent.clear()
         # What was begun is due again: nobody waits for leases here.
@@ -115,7 +115,7 @@ def rest(stage: Stage, alive: dict[str, str]) -> None:
 
 
 def rests(stage: Stage, alive: dict[str, str], done: Callable[[], bool]) -> bool:
-    """Run the controller until it rests; return `done()`. A controller of Kubernetes might need another moment."""
+    """Run the controller until it finishes, and return `done()`. Kubernetes' controllers might need a moment more."""
     rest(stage, alive)
     return done()
 

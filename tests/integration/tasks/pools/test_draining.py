@@ -1,4 +1,4 @@
-"""Pools on their way out, on a real API server: held before their first Pod, drained, let go when nothing is left."""
+"""Deleted pools on a real API server: protected before their first Pod, drained, and released when nothing is left."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_a_pod_that_was_being_made_when_its_pool_went_is_found_and_retired(
 
 
 def condition(stage: Stage) -> dict[str, str]:
-    """Return what the pool's condition Draining says now, and in the rows."""
+    """Return the pool's condition Draining as it is written now and stored in the rows."""
     stage.rows("UPDATE pools SET status_at = NULL")
     tick(stage)
     pool = seen(stage)
@@ -271,7 +271,7 @@ def test_a_paused_pool_drains_when_it_is_deleted(stage: Stage) -> None:
 
 
 def test_a_pool_stays_while_a_pod_lives_that_rows_take_for_gone(stage: Stage) -> None:
-    """As after a Postgres that was put back, or a repair that was wrong: cluster and rows have to agree."""
+    """This can happen after a restored Postgres or a wrong repair. The cluster and the rows must agree."""
     stage.pool(replicas=1)
     tick(stage)
     name, _ = busy_pod(stage)

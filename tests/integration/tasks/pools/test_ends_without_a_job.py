@@ -31,7 +31,7 @@ def offered(stage: Stage) -> str:
 
 
 def evicted(stage: Stage, name: str) -> None:
-    """Be the kubelet of a node that runs short of memory."""
+    """Write the status of a kubelet whose node has too little memory."""
     path = object_path("pods", namespace=stage.namespace, name=name)
     body = {"status": {"phase": "Failed", "reason": "Evicted", "containerStatuses": []}}
     stage.kube.request("PATCH", f"{path}/status", body=body, content_type=MERGE_PATCH)

@@ -1,4 +1,4 @@
-"""The reason a Pod ended is in its row before the Pod is deleted."""
+"""The reason why a Pod ended is in its row before the Pod is deleted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_it_is_stored_whatever_it_was(stage: Stage, monkeypatch: pytest.MonkeyPa
 
 
 def end(stage: Stage, name: str, status: Json, ended: Json) -> None:
-    """Be the kubelet, or who speaks for one that is lost."""
+    """Write the status of the kubelet, or of the controller that acts for a lost one."""
     containers = [
         {
             "name": "runner",

@@ -105,13 +105,13 @@ def test_status_names_a_webhook_that_answers_too_late(
 
 
 def over(stage: Stage) -> None:
-    """Have a Pod end without a claim, so that the reconciler deletes it."""
+    """Let a Pod end without a claim, so that the reconciler deletes it."""
     polls(stage)
     stage.finish(min(stage.pods()))
 
 
 def limited(stage: Stage) -> None:
-    """Have a busy Pod need a deadline."""
+    """Let a busy Pod need a deadline."""
     polls(stage)
     name = min(stage.pods())
     stage.job(7)
@@ -124,7 +124,7 @@ def limited(stage: Stage) -> None:
 
 
 def leaving(stage: Stage) -> None:
-    """Have a pool without Pods be deleted, so that the reconciler removes its finalizer."""
+    """Delete a pool without Pods, so that the reconciler removes its finalizer."""
     pool = get_pool(stage.kube, namespace=stage.namespace, name="small")
     assert pool is not None
     delete_pool(stage.kube, namespace=stage.namespace, name="small")
@@ -244,7 +244,7 @@ WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfiguration
 
 @pytest.fixture
 def webhook(stage: Stage) -> Iterator[Callable[[], None]]:
-    """Put an admission webhook that never answers before the Pods of pool `small`; the value removes the webhook."""
+    """Add an admission webhook for the Pods of pool `small` that never answers. The value removes the webhook."""
     name = f"{stage.namespace}.example"
     body = {
         "name": "policy.example.com",

@@ -1,4 +1,4 @@
-"""Pods of gone nodes: replaced at once, and deleted without their kubelet only where two witnesses agree."""
+"""Pods of gone nodes: replaced at once, and deleted without their kubelet only if two witnesses agree."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["nodes"]
 
 @pytest.fixture
 def dead(stage: Stage, nodes: Nodes, github: StubGitHub) -> str:
-    """A pool of three warm Pods on one node, which is Ready as yet, and two other nodes."""
+    """A pool of three warm Pods on one node, which is still Ready, and two other nodes."""
     del github
     nodes.add("a")
     nodes.add("b")
@@ -45,14 +45,14 @@ def dead(stage: Stage, nodes: Nodes, github: StubGitHub) -> str:
 
 
 def sweeps(stage: Stage) -> None:
-    """Run the two sweeps that end Pods of gone nodes, and what they send."""
+    """Run the two sweeps that end Pods of gone nodes, and the messages that they send."""
     finished_jobs.run()
     gone_nodes.run()
     retired(stage)
 
 
 def busy(stage: Stage) -> tuple[str, int]:
-    """Have the first Pod execute a job; return it and its claim."""
+    """Let the first Pod execute a job, and return the Pod and its claim."""
     name = min(stage.pods())
     stage.job(7, state="running")
     return name, stage.claim(name, job_id=7, state="executing", age=3600, runner=RUNNER)
@@ -394,7 +394,7 @@ def test_a_list_of_nodes_that_cannot_be_trusted_changes_nothing(
 def test_pods_stay_lost_while_nodes_cannot_be_listed(
     stage: Stage, nodes: Nodes, dead: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the healthy Pods that replaced them would be too many, and be retired."""
+    """Otherwise the healthy replacements would be too many, and would be retired."""
     old = set(stage.pods())
     nodes.dies(dead, seconds_ago=LONG)
     kept(stage)

@@ -1,4 +1,4 @@
-"""Pools renamed, dropped and brought back by a real Helm, while jobs run: nothing is killed, nothing is left."""
+"""A real Helm renames, removes and restores pools while jobs run: no job is killed, and nothing is left."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ SPEC = {"image": "runner:1", "runnerLabels": ["self-hosted", "small"], "replicas
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The chart in a namespace beside that of the stage, which is its runners'."""
+    """The chart in a separate namespace. Its runners are in the namespace of the stage."""
 
     stage: Stage
     access: ClusterAccess
 
     @property
     def namespace(self) -> str:
-        """Its own namespace."""
+        """Return the namespace of the release."""
         return f"{self.stage.namespace}-release"
 
     def upgrade(self, *pools: str) -> None:
-        """Install it, or upgrade it, with these pools."""
+        """Install or upgrade the release with these pools."""
         values: dict[str, Any] = {
             "runners": {"namespace": self.stage.namespace, "create": False},
             "pools": {name: {**SPEC, "runnerLabels": ["self-hosted", name]} for name in pools},
@@ -46,11 +46,11 @@ class Release:
         helm.upgrade_install(values=values, kubeconfig=self.access.kubeconfig, namespace=self.namespace)
 
     def roll_back(self, revision: int = 0) -> None:
-        """Go back to a revision, or to the one before."""
+        """Roll back to a revision, or to the previous one."""
         helm.rollback(kubeconfig=self.access.kubeconfig, namespace=self.namespace, revision=revision)
 
     def uninstall(self) -> None:
-        """Remove it."""
+        """Uninstall the release."""
         helm.uninstall(kubeconfig=self.access.kubeconfig, namespace=self.namespace)
 
 
@@ -74,12 +74,12 @@ def pods_of(stage: Stage, pool: str) -> set[str]:
 
 
 def work(stage: Stage, pool: str, job: int) -> tuple[str, int]:
-    """Have a Pod of a pool execute a job."""
+    """Let a Pod of a pool execute a job."""
     return busy_pod(stage, job, name=min(pods_of(stage, pool)), stamped=True)
 
 
 def after_drains(stage: Stage, condition: Callable[[], bool]) -> None:
-    """Let the drain go on until a condition holds: for a moment, admission may refuse what a new release allows."""
+    """Continue the drain until a condition is true. For a moment, admission might refuse what a new release allows."""
 
     def holds() -> bool:
         drain(stage)

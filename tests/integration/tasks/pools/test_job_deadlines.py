@@ -1,4 +1,4 @@
-"""A pool's longest job: which Pods get a deadline, when, and that nothing else depends on it."""
+"""The longest job of a pool: the Pods that get a deadline, and when. Nothing else depends on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY = 24 * 3600
 
 
 def started(stage: Stage, name: str, *, seconds_ago: int) -> None:
-    """Be the kubelet: it took the Pod so long ago."""
+    """Write the status of a kubelet that accepted the Pod `seconds_ago` seconds ago."""
     at = f"{utcnow() - timedelta(seconds=seconds_ago):%FT%TZ}"
     path = object_path("pods", namespace=stage.namespace, name=name)
     stage.kube.request("PATCH", f"{path}/status", body={"status": {"startTime": at}}, content_type=MERGE_PATCH)
@@ -74,7 +74,7 @@ def test_a_pool_that_gets_the_field_gives_running_jobs_its_whole_duration(stage:
 
 
 def test_a_pod_that_has_a_jit_and_no_job_yet_gets_no_deadline(stage: Stage) -> None:
-    """A spare waits for a job, perhaps for long."""
+    """A spare waits for a job, perhaps for a long time."""
     stage.pool(replicas=1, maxJobDuration="1h")
     reconcile_all(stage)
     name = min(stage.pods())

@@ -1,4 +1,4 @@
-"""A reconciler killed at each step loses nothing, creates nothing twice and touches no Pod with a job."""
+"""A reconciler that is killed at each step loses nothing, creates nothing twice and touches no Pod with a job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MOST = 120
-"""Steps that no reconciler comes near."""
+"""More steps than any reconciler has."""
 
 
 def replaces_a_spent_pod(stage: Stage, busy: str, step: int) -> None:
@@ -52,7 +52,7 @@ def deaths(
     more_than: int,
     **options: bool,
 ) -> Iterator[int]:
-    """Kill a process at its first step, another at its second, and so on until one comes to its end.
+    """Kill a process at its first step, another at its second, and so on until one process finishes.
 
     Yield each step after the process has ended. The process runs `target` with `where`, the step and `options`.
     `breaks` prepares the pool for the given step. The test fails unless more than `more_than` processes were killed.
@@ -106,7 +106,7 @@ def retires_a_stateful_set(stage: Stage, busy: str, step: int) -> None:
 def test_a_killed_reconciler_loses_no_stateful_set_and_no_volume(
     stage: Stage, control_plane: ClusterAccess, database: Database, breaks: Callable[[Stage, str, int], None]
 ) -> None:
-    """A runner ends, its volume is deleted, and another runner is created with a volume of its own if necessary."""
+    """A runner ends, its volume is deleted, and another runner is created, with a new volume if necessary."""
     stage.pool(replicas=2, volumes={**CACHE, "reclaim": "Delete"}, **SETS)
     healed(stage, 2)
     busy = min(stage.pods())
@@ -148,7 +148,7 @@ def test_whatever_a_killed_tick_leaves_the_next_one_brings_to_its_end(
 
 
 def heal(stage: Stage) -> None:
-    """Let others go on until nothing is left to do: reconcilers, retirements that `resume` sends, Pods that poll."""
+    """Run reconcilers, the retirements that `resume` sends, and polls, until nothing is left to do."""
     for _ in range(12):
         # What the killed one had leased is free by then, and its message is sent again.
         stage.rows("UPDATE claims SET leased_until = NULL WHERE purpose = 'retire' AND ended_at IS NULL")
@@ -172,7 +172,7 @@ def state(stage: Stage) -> tuple[object, ...]:
 
 
 def healed(stage: Stage, count: int) -> None:
-    """Let others go on until the pool has so many Pods, and no other StatefulSet, ServiceAccount or volume is left."""
+    """Run the other processes until the pool has `count` Pods and no other StatefulSet, account or volume is left."""
 
     def is_healed() -> bool:
         heal(stage)

@@ -42,9 +42,9 @@ def minutes_ago(minutes: float) -> str:
 
 
 def report(stage: Stage, pod: str, *, register: int | None, ended: float = 0) -> None:
-    """Be the kubelet: the poller has its token, and container `register` runs (None) or has ended with this code.
+    """Write the kubelet's status: the poller has its token, and `register` runs (None) or has ended with this code.
 
-    `ended`: how many minutes ago it has ended.
+    `ended`: the number of minutes since its end.
     """
     known: dict[str, Any] = {"image": "runner:1", "imageID": "", "ready": False, "restartCount": 0}
     state: dict[str, Any] = (
@@ -63,7 +63,7 @@ def report(stage: Stage, pod: str, *, register: int | None, ended: float = 0) ->
 
 
 def given_up(stage: Stage) -> tuple[str, str]:
-    """Deliver a registration and let its time be over, while container `register` runs. Return its Pod and runner."""
+    """Deliver a registration and let its time expire while container `register` runs. Return its Pod and runner."""
     stage.pool(replicas=1, **LIFE)
     offered(stage)
     claims = match(stage)
@@ -84,7 +84,7 @@ def retires(stage: Stage) -> None:
 
 
 def goes_on(stage: Stage) -> None:
-    """Run the release and the retirement, and each of them again, as `resume` does."""
+    """Run the release and the retirement, and then each of them again, as `resume` does."""
     for _ in range(2):
         releases(stage)
         retires(stage)
@@ -97,7 +97,7 @@ def test_pod_stays_when_its_runner_registers_late_at_any_point(
 ) -> None:
     """`config.sh` registers the runner before or after a call of the release or the retirement, and GitHub has a job.
 
-    The points reach from the look-up of the release to the DELETE of a retirement that does not wait.
+    The points extend from the look-up of the release to the DELETE of a retirement that does not wait.
     """
     pod, runner = given_up(stage)
     left = point

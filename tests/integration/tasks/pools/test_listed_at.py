@@ -1,4 +1,4 @@
-"""`pools.listed_at`: a list shows the Pods of the moment at which it began."""
+"""`pools.listed_at`: a list shows the Pods at the time at which the list began."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.tasks.pools.fleet import kept
 
 
 def test_listed_at_is_the_time_before_the_list(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Pod that a late creation makes during the list is missing from it, so the list proves nothing of it (L8)."""
+    """A Pod that is created late, during the list, is missing from it. The list proves nothing about this Pod (L8)."""
     stage.pool(replicas=1)
     kept(stage)
     began: list[datetime] = []

@@ -1,4 +1,4 @@
-"""One list of the namespace per tick serves all pools, and a list that has grown old decides nothing."""
+"""One list of the namespace per tick serves all pools, and an old list decides nothing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.integration.tasks.pools.fleet import kept, polls, reasons, retired, s
 
 POOLS = 20
 ONE = ["ostler.dev/pool"]
-"""The selectors of a tick that lists once."""
+"""The selectors of a tick that makes one list."""
 
 
 @pytest.fixture
 def lists(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note the selector of every request for a page of a list of Pods."""
+    """Record the selector of every request for a page of a list of Pods."""
     found: list[str] = []
     request = KubeClient.request
 
@@ -44,7 +44,7 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def fleet(stage: Stage, *, pools: int = POOLS) -> list[str]:
-    """Have so many pools of one warm Pod each; return their names."""
+    """Create `pools` pools of one warm Pod each, and return their names."""
     names = [f"pool-{number}" for number in range(pools)]
     for name in names:
         stage.pool(name, replicas=1)
@@ -55,14 +55,14 @@ def fleet(stage: Stage, *, pools: int = POOLS) -> list[str]:
 
 
 def ticked(stage: Stage) -> list[dict[str, Any]]:
-    """Mirror the pools and list their Pods; return the messages, which are left to the test."""
+    """Mirror the pools and list their Pods. Return the messages, which the test must run."""
     nodes.clear()
     pools.run()
     return stage.outbox.take("ostler.reconcile")
 
 
 def served(messages: list[dict[str, Any]]) -> list[DBAPIError]:
-    """Run the reconciles as workers would, each in a task of its own; return those that the database refused."""
+    """Run the reconciles as workers would, each in its own task, and return the errors of the database."""
     refused = []
     for message in messages:
         try:
@@ -73,13 +73,13 @@ def served(messages: list[dict[str, Any]]) -> list[DBAPIError]:
 
 
 def remove(stage: Stage, name: str) -> None:
-    """Delete a Pod as somebody else would, at once."""
+    """Delete a Pod at once, as another client would."""
     path = object_path("pods", namespace=stage.namespace, name=name)
     stage.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
 
 
 def undone(stage: Stage) -> None:
-    """Have no reconcile come to its end, so that the next one has to check what its list shows."""
+    """Make all reconciles incomplete, so that the next one must check what its list shows."""
     stage.rows("UPDATE pools SET listed_at = NULL")
 
 

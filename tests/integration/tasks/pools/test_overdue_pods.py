@@ -117,7 +117,7 @@ def test_a_busy_pod_that_somebody_deleted_is_never_forced(stage: Stage, nodes: N
 
 
 def used(stage: Stage, github: StubGitHub, *, claim: str) -> str:
-    """Let a Pod execute a job that ended an hour ago, and let somebody delete the Pod; return its name."""
+    """Let a Pod execute a job that ended an hour ago, let another client delete the Pod, and return its name."""
     (name,) = stage.pods()
     stage.job(7, state="running")
     claim_id = stage.claim(name, job_id=7, state="executing", age=7200, runner=RUNNER)

@@ -30,26 +30,26 @@ UNREACHABLE, NOT_READY = "node.kubernetes.io/unreachable", "node.kubernetes.io/n
 OURS = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in (UNREACHABLE, NOT_READY)]
 GRACE = NodeGrace(silence=8, toleration=1, checked_every=1)
 LONGER = 3
-"""Seconds that the control Pod is tolerated: a runner Pod with the cluster's default would be deleted before it."""
+"""Seconds that the control Pod is tolerated. A runner Pod with the cluster's default would be deleted earlier."""
 WILD = [
     {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0},
     {"key": NOT_READY, "operator": "Exists"},
     {"key": "ci", "operator": "Exists", "effect": "NoSchedule"},
     {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1},
 ]
-"""An overlay's tolerations that would evict the Pod, or put it on a dead node, if they were taken as they are."""
+"""Tolerations of an overlay that would evict the Pod, or put it on a dead node, if they were used unchanged."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
-    """A control plane that gives silent nodes up within seconds."""
+    """A control plane that declares silent nodes lost within seconds."""
     with impatient(tmp_path_factory.mktemp("impatient"), GRACE) as access:
         yield access
 
 
 @pytest.fixture
 def stage(database: Database, cluster: ClusterAccess) -> Iterator[Stage]:
-    """A stage on the impatient control plane."""
+    """A stage on this control plane."""
     kube = make_client(kubeconfig=str(cluster.kubeconfig))
     namespace = f"test-{secrets.token_hex(6)}"
     kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
@@ -65,7 +65,7 @@ def stage(database: Database, cluster: ClusterAccess) -> Iterator[Stage]:
 
 @pytest.fixture
 def nodes(stage: Stage) -> Iterator[tuple[LiveNode, LiveNode]]:
-    """Two nodes that beat: where none is left, the node controller suspects itself and evicts nothing."""
+    """Two nodes with heartbeats. Without any, the node controller would suspect itself and evict nothing."""
     name = f"node-{secrets.token_hex(4)}"
     with (
         LiveNode(stage.kube, f"{name}-a", every=1) as one,
@@ -75,7 +75,7 @@ def nodes(stage: Stage) -> Iterator[tuple[LiveNode, LiveNode]]:
 
 
 def tolerations(stage: Stage, pod: str) -> list[Json]:
-    """Return a Pod's tolerations as the API server has them."""
+    """Return a Pod's tolerations from the API server."""
     found: Json = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}")
     return list(found["spec"]["tolerations"])
 
@@ -94,13 +94,13 @@ def tolerates(stage: Stage, pod: str, key: str, effect: str) -> bool:
 
 
 def left(stage: Stage) -> set[str]:
-    """Return the names of the Pods that nobody has begun to delete."""
+    """Return the names of the Pods that are not being deleted."""
     found = stage.kube.request("GET", f"/api/v1/namespaces/{stage.namespace}/pods")["items"]
     return {each["metadata"]["name"] for each in found if "deletionTimestamp" not in each["metadata"]}
 
 
 def control_pod(stage: Stage) -> str:
-    """Create a Pod that is tolerated on a lost node for a few seconds, as any other Pod of the cluster is."""
+    """Create a Pod that is tolerated on a lost node for a few seconds, like any other Pod of the cluster."""
     spec = {
         "containers": [{"name": "c", "image": "i"}],
         "tolerations": [{**each, "tolerationSeconds": LONGER} for each in OURS],
@@ -111,7 +111,7 @@ def control_pod(stage: Stage) -> str:
 
 
 def disruption_budget(stage: Stage) -> None:
-    """Put the chart's budget of busy Pods in place. Taint eviction does not ask it."""
+    """Create the chart's disruption budget of busy Pods. Taint eviction ignores it."""
     selector = {"matchExpressions": [{"key": "ostler.dev/runner-pool-owner", "operator": "Exists"}]}
     body = {"metadata": {"name": "runners-busy"}, "spec": {"maxUnavailable": 0, "selector": selector}}
     stage.kube.request("POST", f"/apis/policy/v1/namespaces/{stage.namespace}/poddisruptionbudgets", body=body)
@@ -163,7 +163,7 @@ def test_busy_and_warm_pods_outlive_a_node_that_is_cut_off(stage: Stage, nodes: 
 
 
 def test_no_pod_is_placed_on_a_node_that_is_lost(stage: Stage) -> None:
-    """The scheduler goes by the taints whose effect is NoSchedule; those with NoExecute alone are tolerated."""
+    """The scheduler reads the taints with the effect NoSchedule. Taints with NoExecute only are tolerated."""
     stage.pool(replicas=1)
     kept(stage)
     (name,) = stage.pods()

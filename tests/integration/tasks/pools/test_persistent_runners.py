@@ -1,4 +1,4 @@
-"""Persistent runners on a real API server and Postgres: registration, jobs, removal, and GitHub at its worst."""
+"""Persistent runners on a real API server and Postgres: registration, jobs, removal, and failures of GitHub."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TOKEN = "AAREGISTRATIONTOKEN"
 
 
 class GitHub:
-    """Keeps runners by name, as GitHub lists them."""
+    """A GitHub that stores runners by name and lists them."""
 
     def __init__(self) -> None:
         self.runners: dict[str, RunnerSeen] = {}
@@ -108,7 +108,7 @@ def github(stage: Stage) -> GitHub:
 
 
 def offers(stage: Stage) -> None:
-    """Let every Pod that was created poll."""
+    """Let every created Pod poll."""
     polls(stage)
     stage.rows(
         """
@@ -127,7 +127,7 @@ def offered(stage: Stage) -> None:
 
 
 def match(stage: Stage) -> list[int]:
-    """Run the matcher of the pool. Return the claims that it made."""
+    """Run the matcher of the pool, and return its claims."""
     before = {row.id for row in stage.rows("SELECT id FROM claims")}
     (pool,) = stage.rows("SELECT id FROM pools WHERE deleted_at IS NULL")
     dispatch.run(pool_id=pool.id)
@@ -142,7 +142,7 @@ def mints(stage: Stage, claims: list[int]) -> None:
 
 
 def delivers(stage: Stage, claims: list[int]) -> list[str]:
-    """Deliver the registrations to their Pods. Return what the Pods get."""
+    """Deliver the registrations to their Pods, and return what the Pods get."""
     given = []
     for claim_id in claims:
         row = stage.see(claim_id)
@@ -162,7 +162,7 @@ def no_chains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def registered(stage: Stage, github: GitHub, count: int, **more: Any) -> list[int]:
-    """Create a pool with so many online runners. Return their claims, in the order of their Pods' names."""
+    """Create a pool with `count` online runners, and return their claims in the order of their Pods' names."""
     stage.pool(replicas=count, **{**LIFE, **more})
     return grown(stage, github, count)
 
@@ -173,7 +173,7 @@ def grown(stage: Stage, github: GitHub, count: int) -> list[int]:
 
 
 def online(stage: Stage, github: GitHub, count: int) -> list[int]:
-    """Register so many Pods that poll, and show their runners as online. Return their claims."""
+    """Register `count` polling Pods, show their runners as online, and return their claims."""
     claims = match(stage)
     assert len(claims) == count
     mints(stage, claims)
@@ -198,7 +198,7 @@ def releases(stage: Stage) -> None:
 
 
 def runs(stage: Stage, claim_id: int, job_id: int, action: str) -> list[int]:
-    """Be GitHub: the webhook of a job on the runner of a claim. Return the claims to release now."""
+    """Apply the webhook of a job on the runner of a claim, and return the claims to release now."""
     name = stage.see(claim_id).runner_name
     over = action == "completed"
     event = WorkflowJobEvent(
@@ -920,7 +920,7 @@ def set_uids(stage: Stage) -> set[str]:
 
 @contextmanager
 def replaced_runner(stage: Stage) -> Iterator[None]:
-    """After the block, reconcile until another runner has replaced the only runner. Nothing but its volume is left.
+    """After the block, reconcile until another runner has replaced the only runner. Only its volume is left.
 
     If the other runner has the same name, it uses this volume.
     """

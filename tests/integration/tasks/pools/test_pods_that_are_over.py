@@ -25,7 +25,7 @@ OVER = "the poller and the runner of the Pod have ended"
 
 
 def pod_of(stage: Stage, *, sidecar: bool = True, polling: bool = True) -> str:
-    """Create the one Pod of a pool and return its name; a `sidecar` runs on when poller and runner have ended."""
+    """Create the only Pod of a pool and return its name. A `sidecar` still runs after poller and runner have ended."""
     containers = [{"name": "dind", "image": "docker:dind"}] if sidecar else []
     stage.pool(replicas=1, podTemplate={"spec": {"containers": containers}})
     kept(stage)

@@ -1,4 +1,4 @@
-"""Plans written down beside other sessions: rows that moved on or are locked are left to the next round."""
+"""Plans that are committed beside other sessions: changed or locked rows are left to the next run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stage(clusterless: Stage) -> Stage:
 
 
 def commit(stage: Stage, *, give_up: bool = False) -> Committed:
-    """Give all Pods up, or retire them, without waiting for a lock."""
+    """Give up all Pods, or retire them, without a wait for a lock."""
     ids = [row.id for row in stage.rows("SELECT id FROM runner_pods ORDER BY id")]
     (pool,) = stage.rows("SELECT * FROM pools")
     plan = PoolPlan(

@@ -1,4 +1,4 @@
-"""Jobs of a pool whose routing changed: marked first, moved in pages, and matched nowhere meanwhile."""
+"""Jobs of a pool whose routing changed: marked first, taken out in pages, and matched nowhere in the meantime."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JOBS = 7
 
 @dataclass
 class Scene(Transactions):
-    """A pool with a warm Pod and queued jobs; `change` changes it, `go_on` is what its reconcile does for the jobs."""
+    """A pool with a warm Pod and queued jobs. `change` changes the pool, and `go_on` reconciles its jobs."""
 
     stage: Stage
     pool_id: int

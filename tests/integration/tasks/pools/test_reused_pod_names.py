@@ -1,4 +1,4 @@
-"""A creation that was held up makes a second Pod for a row whose Pod has run and gone: it is a Pod like any other."""
+"""A delayed creation makes a second Pod for a row whose first Pod has run and is gone: it is a Pod like any other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rows import insert_pool
 
 
 def late(stage: Stage) -> tuple[str, str]:
-    """Have the only Pod of a pool of one run and go, and be made again by who came late; return its name and UID."""
+    """Let the only Pod of a pool run and go, and let a late creation make it again. Return its name and UID."""
     stage.pool(replicas=1)
     kept(stage)
     polls(stage)

@@ -1,4 +1,4 @@
-"""Failures of a fleet that real clusters meet daily, and what a pool makes of them."""
+"""Frequent failures of real clusters, and the reactions of a pool."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_pool_follows_its_spec_when_etcd_was_restored_from_a_backup(stage: Sta
 
 @pytest.fixture
 def stuck_name(stage: Stage) -> Iterator[None]:
-    """Leave a row of one name whose ServiceAccount stays Terminating behind a foreign finalizer."""
+    """Create a row whose name belongs to a ServiceAccount that stays Terminating because of a foreign finalizer."""
     stage.pool(replicas=3)
     pools.run()
     row = the_pool(stage)
@@ -151,7 +151,7 @@ def test_a_strangers_pod_with_the_label_of_a_pool_is_left_alone(stage: Stage) ->
 
 
 def other_settings(stage: Stage, *, after: str) -> None:
-    """Be a worker of another deployment, so long after the pool got its template."""
+    """Act as a worker of another deployment, `after` the pool got its template."""
     stage.rows(f"UPDATE pools SET template_at = now() - interval '{after}'")  # noqa: S608  a literal of this file
     stage.with_settings(dispatch_url="http://other/runners/v1/dispatch")
 

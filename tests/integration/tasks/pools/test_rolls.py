@@ -1,4 +1,4 @@
-"""A changed template, a cordoned node, too many Pods: who goes first, how many at a time, and what stops it."""
+"""A changed template, a cordoned node, too many Pods: the order and the number of retirements, and their limits."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_busy_pod_finishes_on_the_old_template_and_a_reserved_one_too(stage: S
 
 
 def replicas(stage: Stage) -> list[str]:
-    """Return the names of the Pods that may count as replicas: neither over, nor being deleted or retired."""
+    """Return the names of the Pods that can count as replicas: neither over, nor being deleted or retired."""
     retiring = {
         row.pod_uid for row in stage.rows("SELECT pod_uid FROM claims WHERE purpose = 'retire' AND ended_at IS NULL")
     }
@@ -158,7 +158,7 @@ def test_a_template_that_changes_back_during_its_rollout_is_the_only_one_left(st
     uids = {busy_old: stage.pods()[busy_old].uid}
 
     def reconciled() -> dict[str, list[str]]:
-        """Reconcile once and retry the retirements; return the Pods by image."""
+        """Reconcile once, repeat the retirements, and return the Pods by image."""
         rounds(stage, 1)
         for row in stage.rows("SELECT id FROM claims WHERE purpose = 'retire' AND ended_at IS NULL"):
             retire.run(claim_id=row.id)
@@ -201,7 +201,7 @@ def test_a_pod_of_the_old_template_that_has_not_polled_goes_at_once(stage: Stage
 
 @pytest.fixture
 def node(stage: Stage) -> Iterator[LiveNode]:
-    """A node of this test alone."""
+    """A node that only this test uses."""
     with LiveNode(stage.kube, f"node-{secrets.token_hex(4)}") as node:
         yield node
 

@@ -81,7 +81,7 @@ def test_other_scripts_roll_the_warm_pods_and_no_busy_pod(stage: Stage, monkeypa
 
 
 def release(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be a release with other scripts, whose upgrade is over."""
+    """Act as a release with other scripts, whose upgrade is complete."""
     texts = {**script_texts(), "run.sh": "#!/bin/sh\nexit 0\n"}
     monkeypatch.setattr(runner_scripts, "script_texts", lambda: texts)
     runner_scripts.scripts_name.cache_clear()
@@ -91,7 +91,7 @@ def release(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def names() -> object:
-    """Have the digest of each test's scripts computed again."""
+    """Let the digest of each test's scripts be computed again."""
     runner_scripts.scripts_name.cache_clear()
     yield
     runner_scripts.scripts_name.cache_clear()

@@ -1,4 +1,4 @@
-"""Pods that do not start: replaced in time, with a pause that grows, and told by conditions without a storm."""
+"""Pods that do not start: replaced in time, with growing pauses, and reported by conditions that rarely change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WITHIN = 60.0
 
 
 def pool(stage: Stage, *, replicas: int, timeout: str = "0s", **more: Any) -> None:
-    """Put a pool in place whose Pods have to poll within no time."""
+    """Create a pool whose Pods must poll within `timeout`."""
     body = {
         "image": "runner:1",
         "runnerLabels": ["self-hosted"],

@@ -61,7 +61,7 @@ def volumes(stage: Stage) -> set[str]:
 
 
 def started(stage: Stage, count: int, **more: Any) -> list[str]:
-    """Create a pool with so many polling runners; return the names of their Pods."""
+    """Create a pool with `count` polling runners, and return the names of their Pods."""
     stage.pool(replicas=count, **SETS, **more)
     return grown(stage, count)
 
@@ -80,14 +80,14 @@ def grown(stage: Stage, count: int) -> list[str]:
 
 
 def written(stage: Stage) -> Json:
-    """Return the status of the pool, written now."""
+    """Write the status of the pool, and return it."""
     stage.rows("UPDATE pools SET status_at = NULL")
     tick(stage)
     return status(stage)
 
 
 def finish(stage: Stage, name: str, *, runner: int = 0) -> None:
-    """Be the kubelet of a Pod whose containers have ended."""
+    """Write the kubelet's status of a Pod whose containers have ended."""
     stage.finish(name, phase="Failed" if runner else "Succeeded", runner=runner)
     path = object_path("pods", namespace=stage.namespace, name=name)
     if "deletionTimestamp" in stage.kube.request("GET", path)["metadata"]:
@@ -553,7 +553,7 @@ def test_an_api_server_that_is_too_old_degrades_the_pool(stage: Stage, monkeypat
 
 
 def test_a_runner_without_its_volume_is_named_and_others_of_the_pool_go_on(stage: Stage) -> None:
-    """As with a storage class without room, or a volume in a full zone: the scheduler finds no node."""
+    """Examples are a storage class without space and a volume in a full zone: the scheduler finds no node."""
     first, second = started(stage, 2, volumes=CACHE)
     stage.rows("UPDATE runner_pods SET first_polled_at = NULL, polled_at = NULL WHERE name = :name", name=second)
     stage.rows("DELETE FROM offers")

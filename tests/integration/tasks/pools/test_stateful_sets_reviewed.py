@@ -1,4 +1,4 @@
-"""Runners that are StatefulSets in unlucky moments: what a review found, each red before it was mended."""
+"""Runners that are StatefulSets at bad moments. Each test failed before the defect of a review was fixed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DELETE = {**CACHE, "reclaim": "Delete"}
 
 
 def refuse_pods(stage: Stage) -> None:
-    """Have a quota that allows no Pod."""
+    """Create a quota that allows no Pod."""
     limit_pods(stage, 0)
 
 
@@ -43,7 +43,7 @@ def accept_pods(stage: Stage) -> None:
 
 
 def ticks(stage: Stage, count: int) -> None:
-    """Run the reconciler without its backoff, with every Pod polling."""
+    """Run the reconciler without its backoff, while every Pod polls."""
     for _ in range(count):
         stage.rows("UPDATE pools SET create_after = NULL")
         tick(stage)
@@ -51,7 +51,7 @@ def ticks(stage: Stage, count: int) -> None:
 
 
 def begun(stage: Stage, **more: Any) -> str:
-    """Create a pool with one runner whose Pod the controller cannot create; return the name of the StatefulSet."""
+    """Create a pool with one runner whose Pod the controller cannot create, and return the name of the StatefulSet."""
     refuse_pods(stage)
     stage.pool(replicas=1, **SETS, **more)
 
@@ -63,7 +63,7 @@ def begun(stage: Stage, **more: Any) -> str:
 
 
 def sweep_accounts(stage: Stage) -> None:
-    """Run the sweep over ServiceAccounts without its grace."""
+    """Run the sweep over ServiceAccounts without its waiting time."""
     stage.with_settings(orphaned_account_after=0.0)
     orphaned_service_accounts.run()
 
@@ -74,7 +74,7 @@ def rows_of(stage: Stage, name: str) -> list[Any]:
 
 
 def emptied(stage: Stage, count: int = 1, **more: Any) -> list[str]:
-    """Create a pool whose runners have ended; return the names that later runners get."""
+    """Create a pool whose runners have ended, and return the names that later runners get."""
     names = started(stage, count, volumes=CACHE, **more)
     spec(stage, replicas=0)
 

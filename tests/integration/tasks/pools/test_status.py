@@ -32,7 +32,7 @@ UNUSABLE = {"spec": {"hostNetwork": True}}
 
 
 def again(stage: Stage) -> None:
-    """Reconcile once more, with the last status written long ago."""
+    """Reconcile once more, as if the last status was written long ago."""
     stage.rows("UPDATE pools SET status_at = NULL")
     kept(stage)
 
@@ -299,7 +299,7 @@ def test_finalizer_of_a_degraded_pool_is_added_again(stage: Stage) -> None:
 
 
 def test_a_held_pool_without_a_row_drains_though_it_cannot_be_used(stage: Stage) -> None:
-    """As after Postgres was put back to before it."""
+    """This is the state after a restore of an older Postgres."""
     body = {"image": "i", "runnerLabels": ["a"], "podTemplate": UNUSABLE}
     pool = create_pool(stage.kube, namespace=stage.namespace, name="small", spec=body)
     assert add_finalizer(stage.kube, namespace=stage.namespace, name="small", uid=pool.uid)

@@ -1,4 +1,4 @@
-"""Several reconcilers at one pool, which have seen the same list: what one of them does the others do not do again."""
+"""Several reconcilers of one pool that have read the same list: no act of one of them is repeated by the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECONCILERS = 4
 
 
 def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run so many reconcilers of the pool, which all have listed before any of them goes on, and share no work."""
+    """Run several reconcilers of the pool. All of them have listed before any continues, and they share no work."""
     met = threading.Barrier(RECONCILERS)
     failures: list[BaseException] = []
 
@@ -48,7 +48,7 @@ def together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def everybody(_: str) -> Iterator[bool]:
-    """Redis has forgotten who does what."""
+    """Redis has lost the keys of the running reconcilers."""
     yield True
 
 

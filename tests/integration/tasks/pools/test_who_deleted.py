@@ -23,7 +23,7 @@ ACCUSED = "by a client other than Ostler"
 
 @pytest.fixture
 def pod(stage: Stage) -> str:
-    """The name of the one Pod of a pool."""
+    """The name of the only Pod of a pool."""
     stage.pool(replicas=1)
     kept(stage)
     polls(stage)
@@ -37,7 +37,7 @@ def uid_of(stage: Stage, name: str) -> str:
 
 
 def told(stage: Stage, name: str, *, deletion_at: datetime, deleted_first: bool | None) -> str:
-    """Be the watch, which reports the end of a Pod, and return what is said about the end."""
+    """Report the end of a Pod as the watch does, and return the explanation of the end."""
     uid = uid_of(stage, name)
     ending = {"deletion_at": deletion_at.isoformat(), "deleted_first": deleted_first}
     pods_changed.run(namespace=stage.namespace, gone=[uid], endings=json.loads(json.dumps({uid: ending})))

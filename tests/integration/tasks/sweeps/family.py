@@ -1,7 +1,7 @@
-"""The family of sweeps: how something is stalled for each, how one sees it repaired, and what can come between.
+"""The family of sweeps. One entry per sweep: how a test stalls a row, checks the repair, and interrupts it.
 
-Which bad day concerns which sweep is what its line in `FAMILY` says, and why one does not; `test_family` has one test
-per bad day. What a webhook did not say, a process that died and an error at one row are in `test_frame`.
+The entry of a sweep in `FAMILY` also says which failures concern the sweep, and why the others do not. `test_family`
+has one test per failure. `test_frame` tests missing data of a webhook, a killed process, and an error at one row.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ JSON_MERGE = "application/merge-patch+json"
 
 @dataclass
 class GitHub(StubGitHub):
-    """A GitHub that also lists deliveries, might show nothing in its lists, and waits for intervening events."""
+    """A GitHub that also lists deliveries. Its lists can be empty, and its answers can wait for other events."""
 
     shows_nothing: bool = False
     breaks_off: bool = False
     meanwhile: Callable[[], object] | None = None
-    """Done once, before GitHub answers for the first time."""
+    """Called once, before GitHub answers for the first time."""
     calls: int = 0
     attempts: list[DeliverySeen] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
@@ -88,23 +88,23 @@ Between = Callable[[Stage], object]
 
 @dataclass(frozen=True)
 class No:
-    """A bad day that does not concern a sweep, and why."""
+    """A failure that does not concern a sweep, with the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One sweep, and what can happen to it. What does not concern it is a `No`, which has to be said.
+    """One sweep and its failures. A failure that does not concern the sweep is an explicit `No`.
 
-    - `stall` makes something for it to repair, `repaired` counts what was.
-    - `reads`: the list that it begins with. `of_a_part`: what it repairs of a list that breaks off after a page; where
-      what a list does not show means nothing, what came of it does.
-    - `asks`: it asks GitHub for its row. `gets`: it checks its Pod by a GET.
-    - `moves`: what may happen to the row between verdict and action. `remapped`: GitHub gave the job to another
-      runner while it was asked. `late`: what may come between its list and the rows, and keeps it from repairing.
-    - `namesake`: how many it repairs when another Pod has the name of the stalled one.
-    - `kills`, `writes` (an entry in the ledger), `repeats` (each tick does it again until the outcome is seen).
+    - `stall` creates the work to repair, and `repaired` counts the repairs.
+    - `reads`: the list that the sweep begins with. `of_a_part`: the repairs after a list that breaks off after a page.
+      If absence from a list means nothing, presence does.
+    - `asks`: the sweep asks GitHub about its row. `gets`: it checks its Pod by a GET.
+    - `moves`: changes of the row between verdict and action. `remapped`: GitHub gave the job to another runner during
+      the question. `late`: an event between the list and the rows that prevents the repair.
+    - `namesake`: the number of repairs if another Pod has the name of the stalled one.
+    - `kills`, `writes` (an entry in the ledger), `repeats` (each tick repairs again until the effect is seen).
     """
 
     task: Task
@@ -118,7 +118,7 @@ class Member:
     remapped: Between | No
     late: Between | No
     late_strands: bool = True
-    """Whether something is stalled before that, which it then must not repair."""
+    """Whether something was stalled before `late`, which the sweep then must not repair."""
     namesake: int | No
     kills: bool | No
     writes: bool | No = True
@@ -213,7 +213,7 @@ def failed_poller(stage: Stage, _github: GitHub) -> None:
 
 
 def gone_node_of(stage: Stage) -> str:
-    """Return the name of the one node that the tests of the family see."""
+    """Return the name of the only node that the tests of the family see."""
     return f"{stage.namespace}-gone"
 
 
@@ -319,25 +319,25 @@ TOLD = row(
 
 
 def claimed(stage: Stage) -> None:
-    """A match took the Pod."""
+    """The matcher claimed the Pod."""
     stage.claim(pod_of(stage), job_id=None, state="claimed")
 
 
 def stamped(stage: Stage) -> None:
-    """The stamp that was under way came through."""
+    """The stamp in progress succeeded."""
     (claim,) = stage.rows("SELECT id FROM claims")
     body = {"metadata": {"labels": {OWNER_LABEL: "1"}, "annotations": {CLAIM_ANNOTATION: f"{claim.id}.1"}}}
     stage.kube.request("PATCH", pod_path(stage, pod_of(stage)), body=body, content_type=JSON_MERGE)
 
 
 def claimed_elsewhere(stage: Stage) -> None:
-    """The job got another Pod by a match."""
+    """The matcher claimed another Pod for the job."""
     stage.rows("UPDATE jobs SET state = 'claimed', hold_reason = NULL")
     stage.claim(pod_of(stage), job_id=7, state="claimed")
 
 
 def claimed_and_let_go(stage: Stage) -> None:
-    """A match took the Pod, and its claim was released at once."""
+    """The matcher claimed the Pod, and the claim was released at once."""
     claimed(stage)
     stage.rows("UPDATE claims SET state = 'ended', end_reason = 'released', ended_at = now(), due_at = NULL")
 
@@ -348,7 +348,7 @@ def wanted(stage: Stage) -> None:
 
 
 def runs_another(stage: Stage) -> None:
-    """GitHub gave job 8 to the runner; the job that it was claimed for went back to the queue."""
+    """GitHub gave job 8 to the runner. The job of the claim is queued again."""
     stage.job(8, state="running")
     stage.rows("UPDATE claims SET job_id = 8, state = 'executing'")
     stage.rows("UPDATE jobs SET state = 'queued', hold_reason = NULL WHERE id = 7 AND state <> 'completed'")
@@ -360,7 +360,7 @@ def runs_elsewhere(stage: Stage) -> None:
 
 
 def another_pod_with_a_claim(stage: Stage) -> None:
-    """A Pod came, was claimed and given its JIT, all after the list."""
+    """A Pod was created, claimed and given its JIT, all after the list."""
     create_pod(stage, "small-late0001")
     stage.rows(
         """
@@ -386,7 +386,7 @@ def delete_pod(stage: Stage, pod: str) -> None:
 
 
 def create_pod(stage: Stage, name: str, **labels: str) -> None:
-    """Create a Pod of the pool that no reconciler made."""
+    """Create a Pod of the pool without a reconciler."""
     account = min(found for page in accounts_of(stage) for found in page)
     body = {
         "metadata": {"name": name, "labels": {"ostler.dev/pool": "small", **labels}},

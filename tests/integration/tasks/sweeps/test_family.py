@@ -1,6 +1,6 @@
-"""Every sweep that finds something in rows, in the cluster or at GitHub, through the same bad days.
+"""The same failures for every sweep that finds something in rows, in the cluster or at GitHub.
 
-A sweep joins by a line in `member.FAMILY`, and must: the first test asks for it.
+A sweep joins by an entry in `family.FAMILY`. The first test fails for a sweep without an entry.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from tests.rows import author
 
 
 def of(*days: str) -> pytest.MarkDecorator:
-    """Parametrise a test by those of the family that one of these bad days concerns; by all when none is named."""
+    """Parametrise a test with the sweeps that one of these failures concerns, or with all sweeps if none is named."""
     concerned = [
         member for member in FAMILY if not days or any(not isinstance(getattr(member, day), No) for day in days)
     ]
@@ -78,7 +78,7 @@ def test_every_sweep_is_of_the_family_and_says_why_a_bad_day_does_not_concern_it
 
 @pytest.fixture(scope="module")
 def home(admin: KubeClient) -> Iterator[str]:
-    """A namespace with a pool for all tests here; what one of them left is tidied up before the next."""
+    """A namespace with a pool for all tests here. The remains of each test are removed before the next one."""
     name = f"family-{secrets.token_hex(6)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     spec = {"image": "runner:1", "runnerLabels": ["self-hosted", "small"], "replicas": 3}
@@ -90,13 +90,13 @@ def home(admin: KubeClient) -> Iterator[str]:
 
 
 def out_of_service(client: KubeClient, *, name: str, policy: RetryPolicy | None = None) -> NodeSeen | None:
-    """Read a node; what an operator said of it is the test's word, as the taint manager would delete its Pods."""
+    """Return a node with the test's own taint. The taint manager would delete the Pods of a really tainted node."""
     node = get_node(client, name=name, policy=policy)
     return None if node is None else replace(node, health=NodeHealth(Ready.FALSE, out_of_service=True))
 
 
 def see_own_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """List one healthy node, none of other tests; a node that is read by its name is out of service."""
+    """List one healthy node, and none of other tests. A node that is read by its name is out of service."""
     other = NodeSeen(
         "other", cordoned=False, health=NodeHealth(Ready.TRUE), room=Node({}, usable=True, allocatable=NOTHING)
     )
@@ -106,7 +106,7 @@ def see_own_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    """Three warm Pods, so that a list has a second page also when one of them has gone, and no nodes of other tests."""
+    """Three warm Pods, so that a list has a second page even without one of them, and no nodes of other tests."""
     see_own_nodes(monkeypatch)
     rt = StubRuntime(database, admin, home)
     current.install(rt)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
 
 
 def tidy(stage: Stage) -> None:
-    """Delete what is no untouched Pod of the reconciler's, and every ServiceAccount without one."""
+    """Delete everything except untouched Pods of the reconciler, and every ServiceAccount without a Pod."""
     warm = set()
     for pod in list_pods(stage.kube, namespace=stage.namespace):
         if pod.owner is None and pod.attempt is not None and pod.node is None and not pod.terminating:
@@ -148,7 +148,7 @@ def ledger(stage: Stage, sweep: str) -> list[Row[Any]]:
 
 
 def state(stage: Stage) -> list[Any]:
-    """Return what sweeps may change, but for their own rows and what they noted down of a check."""
+    """Return the state that sweeps may change, without their own rows and their records of checks."""
     claims = stage.rows("SELECT id, purpose, state, end_reason, job_id, chain_no, due_at FROM claims ORDER BY id")
     jobs = stage.rows("SELECT id, state, hold_reason, pool_id, conclusion FROM jobs ORDER BY id")
     others = stage.rows(
@@ -159,8 +159,10 @@ def state(stage: Stage) -> list[Any]:
 
 
 DRY_WRITES = {"sweep_runs", "repairs", "runner_lists", "catch_up_quotas"}
-"""What a dry run may write: that it ran, what it would have done, lists of GitHub's that it took for all, and what it
-paid for calls, which are real."""
+"""Tables that a dry run may write: its run, its planned repairs, shared lists of GitHub, and paid calls.
+
+The calls of a dry run are real.
+"""
 
 
 def written_by(stage: Stage, act: Callable[[], object]) -> set[str]:
@@ -185,7 +187,7 @@ def take_lease(stage: Stage, member: Member) -> int:
 
 
 def forget_looks(stage: Stage) -> None:
-    """Have runners listed again, and repeat unanswered questions at once."""
+    """Let runners be listed again, and unanswered questions be repeated at once."""
     stage.rows("DELETE FROM runner_lists")
     stage.rows("UPDATE jobs SET ask_after = NULL")
     stage.rows("UPDATE redelivery_progress SET not_before = NULL")
@@ -283,7 +285,7 @@ def test_two_copies_at_once_repair_it_once(stage: Stage, github: GitHub, member:
 def test_a_list_that_cannot_be_trusted_changes_nothing(
     stage: Stage, github: GitHub, monkeypatch: pytest.MonkeyPatch, member: Member
 ) -> None:
-    """Only what a list shows may be acted on where what it does not show means nothing."""
+    """If absence from a list means nothing, only what the list shows may lead to an action."""
     if member.name == "finished_jobs":  # one check of two, however empty, is none that repairs
         member = without_an_earlier_look(member)
     member.stall(stage, github)
@@ -319,7 +321,7 @@ def without_an_earlier_look(member: Member) -> Member:
 
 
 def spoil(stage: Stage, github: GitHub, patch: pytest.MonkeyPatch, member: Member, how: str) -> None:
-    """Break the list that a sweep reads: no answer, nothing in it, or no answer for its second page."""
+    """Break the list that a sweep reads: no answer, an empty answer, or no answer for its second page."""
     if member.reads in {"runners", "deliveries"}:
         github.shows_nothing = how == "empty"
         github.breaks_off = how == "partial" and member.reads == "deliveries"
@@ -432,7 +434,7 @@ def test_what_is_claimed_between_the_list_and_the_rows_is_left(
 
 
 def before_its(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], act: Callable[[], object]) -> None:
-    """Do something once, before a tick does one of these."""
+    """Do something once, before a tick calls one of these functions."""
     todo = [act]
     for name in names:
         original = getattr(Tick, name)
@@ -485,7 +487,7 @@ def test_another_pod_of_that_name_is_not_taken_for_it(
 
 
 def replace_pod(stage: Stage, name: str) -> None:
-    """Have another Pod of this name, which is stamped, and whose poller failed too."""
+    """Create another Pod of this name, which is stamped and whose poller failed too."""
     if name in stage.pods():
         delete_pod(stage, name)
     create_pod(stage, name, **{OWNER_LABEL: "1"})

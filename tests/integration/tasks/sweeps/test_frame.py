@@ -1,4 +1,4 @@
-"""The frame, before a sweep that the test writes: lease, pause, dry run, budget, time, ledger."""
+"""The frame with a sweep of the test: lease, pause, dry run, budget, time, ledger."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPEC = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=20)
 
 @dataclass
 class Stage:
-    """A sweep whose subjects are accounts: to repair one is to give it another weight."""
+    """A sweep whose subjects are accounts. A repair gives an account another weight."""
 
     rt: StubRuntime
     spec: Sweep = SPEC
@@ -64,12 +64,12 @@ class Stage:
         return [row.id for row in self.rows("SELECT id FROM accounts WHERE weight = 2 ORDER BY id")]
 
     def tick(self, body: Callable[[Tick], None], *, dry: bool = False, asked: str | None = None) -> Row[Any]:
-        """Run one tick; return the row of the last run."""
+        """Run one tick, and return the row of the last run."""
         run_tick(self.rt, self.spec, body, dry=dry, asked=asked)  # type: ignore[arg-type]
         return self.rows("SELECT * FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
 
     def every(self, *, kills: bool = False, listed: int = 0, **case: Any) -> Callable[[Tick], None]:
-        """Return a sweep that repairs every account that has the weight 1."""
+        """Return a sweep that repairs every account with the weight 1."""
 
         def body(tick: Tick) -> None:
             tick.listed(listed)
@@ -419,7 +419,7 @@ def test_own_error_at_one_row_is_raised_only_after_all_rows_were_checked(stage: 
 
 
 def failing(stage: Stage, error: Exception) -> Callable[[Tick], None]:
-    """Return a sweep to whose second row something happens."""
+    """Return a sweep whose second row raises this error."""
 
     def check(tick: Tick, number: int) -> None:
         stage.seen.append(number)
@@ -431,7 +431,7 @@ def failing(stage: Stage, error: Exception) -> Callable[[Tick], None]:
 
 
 def void(_: object) -> None:
-    """Be no lambda's result."""
+    """Return None, unlike a lambda."""
 
 
 def test_a_database_that_is_gone_ends_the_tick_at_the_first_row_that_finds_it_so(
@@ -457,7 +457,7 @@ def test_a_database_that_is_gone_ends_the_tick_at_the_first_row_that_finds_it_so
 
 
 def refuse(admin: Engine, database: str, *, refused: bool = True) -> None:
-    """Let nobody reach a database, or let them again."""
+    """Refuse all connections to a database, or accept them again."""
     with admin.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
         db.execute(text(f'ALTER DATABASE "{database}" ALLOW_CONNECTIONS {not refused}'))
         if refused:
@@ -565,7 +565,7 @@ def test_a_tick_that_came_to_no_row_does_not_count_as_one_that_ran(stage: Stage,
 
 
 def in_its_own_time(body: Callable[[Tick], None]) -> Callable[[Tick], None]:
-    """Return a sweep that may change its deadline, and no other's."""
+    """Return a sweep that may change its own deadline."""
     return lambda tick: contextvars.copy_context().run(body, tick)
 
 

@@ -1,4 +1,4 @@
-"""Lists of a large cluster come in pages, and any page may fail: what a sweep concludes from the part that came."""
+"""Lists of a large cluster arrive in pages, and any page can fail: the conclusions from an incomplete list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BREAKS = {
 
 @pytest.fixture
 def line(stage: Stage, control_plane: ClusterAccess) -> Iterator[FaultProxy]:
-    """The way of the sweeps to the real API server, to be broken."""
+    """The breakable connection of the sweeps to the real API server."""
     with (
         FaultProxy(control_plane.url, ca_file=control_plane.ca_file) as proxy,
         closing(make_client(kubeconfig=str(proxy.kubeconfig(control_plane.kubeconfig)))) as client,
@@ -56,7 +56,7 @@ def stamp(stage: Stage, pod: str) -> None:
 
 
 def fill(stage: Stage, *, replicas: int) -> list[str]:
-    """Have Pods, and nothing that would be too young; return their names in the order of a list."""
+    """Create Pods, let nothing be too young, and return the names of the Pods in the order of a list."""
     stage.rt.github = StubGitHub()
     stage.with_settings(orphaned_stamp_after=0, orphaned_account_after=0)
     stage.pool(replicas=replicas)
@@ -68,7 +68,7 @@ def fill(stage: Stage, *, replicas: int) -> list[str]:
 
 
 def stall(stage: Stage) -> None:
-    """Have something for each sweep to repair, and nothing of it on the first page of its list."""
+    """Create something for each sweep to repair, which is not on the first page of its list."""
     first, unstamped, vanished, orphan, outlived = fill(stage, replicas=5)
     for job in (1, 2, 3):
         stage.job(job)
@@ -126,7 +126,7 @@ def test_a_list_that_breaks_off_ends_the_tick_and_nothing_is_concluded_from_its_
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, module: Any, act: Callable[[], object]) -> None:
-    """Do something once the server has answered, before the sweep has read the answer."""
+    """Do something once after the server has answered, before the sweep has read the answer."""
     real = lists.runner_pages
 
     def pages(*args: Any, **kwargs: Any) -> Iterator[list[ObjectSeen]]:

@@ -1,4 +1,4 @@
-"""Pruning: old finished rows are deleted, a page per transaction; live rows never are, however old."""
+"""Pruning: old finished rows are deleted, one page per transaction. Live rows are never deleted, however old."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def old(days: float) -> dict[str, Any]:
 
 
 def story(stage: Stage, pod: str, *, days: float) -> int:
-    """A job that ended so many days ago, with all that hangs on it."""
+    """Insert a job that ended `days` days ago, with all rows that belong to it."""
     stage.job(7, state="running")
     claim = stage.claim(pod, job_id=7, state="executing", runner=RUNNER)
     at = old(days)
@@ -118,7 +118,7 @@ GUARDED = {
         {"executions", "jobs"},
     ),
 }
-"""Each is kept by one guard alone: what is done to the story, and which tables still have a row of it."""
+"""Rows that a single guard keeps: the change of the story, and the tables that still have a row of it."""
 
 
 @pytest.mark.parametrize("what", GUARDED)

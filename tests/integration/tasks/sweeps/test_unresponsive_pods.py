@@ -1,4 +1,4 @@
-"""Pods that nobody hears are retired, a few at a time, and only where their silence says something of them."""
+"""Pods that do not poll are retired, a few at a time, and only if their silence proves something about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fill(stage: Stage, *, replicas: int) -> None:
 
 
 def beat(stage: Stage) -> None:
-    """Have a web process beat, for an hour and in an hour: this may take long."""
+    """Record heartbeats of a web process for the past and the next hour, because the test might take long."""
     stage.rows("""
         INSERT INTO web_instances VALUES ('w', now() - interval '1 hour', now() + interval '1 hour')
         ON CONFLICT DO NOTHING

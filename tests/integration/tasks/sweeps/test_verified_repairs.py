@@ -1,4 +1,4 @@
-"""Effects that a repair was for: its outcome stays open until rows show them."""
+"""Effects of repairs: the outcome of a repair stays open until rows show its effect."""
 
 from __future__ import annotations
 
