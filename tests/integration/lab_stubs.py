@@ -1,4 +1,4 @@
-"""Peers of a Pod, as a test plays them: a dispatch endpoint, and a GitHub that gives each runner one job."""
+"""Peers of a Pod: a dispatch endpoint, and a GitHub that gives each runner one job."""
 
 import json
 import threading
@@ -16,26 +16,26 @@ HOLD_SECONDS = 0.5
 
 @dataclass
 class World:
-    """Work to hand out, one JIT to a Pod, and one job to each JIT. All under `lock`."""
+    """The work to hand out: one JIT for each Pod, and one job for each JIT. The lock protects all fields."""
 
     work: list[str] = field(default_factory=list)
     given: dict[str, str] = field(default_factory=dict)
-    """Token to JIT."""
+    """JIT by token."""
     refuse: int | None = None
     """Answer every poll with this status."""
     job_seconds: float = 0.2
     ensure_removed: bool = False
-    """Tell runners that beat that their job is not theirs any more: they end."""
+    """Tell runners that renew their job that it is no longer theirs. These runners end."""
     tokens: list[str] = field(default_factory=list)
     accepts: set[str] = field(default_factory=set)
     calls: list[tuple[str, str]] = field(default_factory=list)
-    """(what, session), in the order they came."""
+    """Pairs of call and session, in the order of their arrival."""
     finished: dict[str, str] = field(default_factory=dict)
-    """Session to conclusion."""
+    """Conclusion by session."""
     lock: threading.Condition = field(default_factory=threading.Condition)
 
     def wait_for(self, reached: Callable[[], bool]) -> None:
-        """Return once a fact holds; AssertionError after 120 s."""
+        """Wait until a condition is true. Raise AssertionError after 120 s."""
         with self.lock:
             assert self.lock.wait_for(reached, timeout=120)
 
@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
     world: World
 
     def do_POST(self) -> None:
-        """Route."""
+        """Route a POST."""
         path = urlsplit(self.path).path
         if path == "/runners/v1/dispatch":
             self._body()
@@ -65,7 +65,7 @@ class Handler(BaseHTTPRequestHandler):
             self._note(session, what, self._body())
 
     def do_GET(self) -> None:
-        """Give the session its job."""
+        """Give its job to the session."""
         session = urlsplit(self.path).path.split("/")[-2]
         assert "wait" in parse_qs(urlsplit(self.path).query)
         job = {"job_id": int(session.removeprefix("s")), "duration_seconds": self.world.job_seconds, "name": "build"}
@@ -140,21 +140,21 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def log_message(self, *_args: object) -> None:
-        """Stay silent."""
+        """Print nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """Takes many polls at once, and does not mind a Pod that hangs up."""
+    """A server for many polls at once, which ignores closed connections of Pods."""
 
     daemon_threads = True
     request_queue_size = 512
 
     def handle_error(self, *_args: object) -> None:
-        """A Pod that was deleted hung up."""
+        """Ignore the error, because a deleted Pod has closed its connection."""
 
 
 class LabStubs:
-    """Serves both in threads; a context manager."""
+    """A context manager that serves both endpoints in threads."""
 
     def __init__(self) -> None:
         self.world = World()
@@ -163,12 +163,12 @@ class LabStubs:
 
     @property
     def url(self) -> str:
-        """The GitHub's address."""
+        """Return the address of the GitHub."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def dispatch_url(self) -> str:
-        """The dispatch endpoint's address."""
+        """Return the address of the dispatch endpoint."""
         return f"{self.url}/runners/v1/dispatch"
 
     def __enter__(self) -> Self:

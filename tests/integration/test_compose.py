@@ -1,4 +1,4 @@
-"""The compose file without an engine: its schema, its sums, and every command and health check in it as processes."""
+"""The compose file without an engine: its schema, its sums, and all its commands and health checks as processes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WATCHED = ("postgres", "redis", "web", "worker", "beat", "watch", "flower")
 LAB = ("lab-github", "lab-apiserver", "lab-setup", "lab-kubelet", "lab-traffic")
 ONCE = ("migrate", "lab-setup", "lab-traffic")
 PORTS = {"web": 8080, "polls": 8081, "private": 9090, "lab-github": 8090, "lab-apiserver": 6443}
-"""Where the services listen; web does so at three ports."""
+"""Ports of the services. Web has three ports."""
 
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 PEM = KEY.private_bytes(
@@ -81,7 +81,7 @@ def text() -> str:
 
 
 def interpolated(source: str, values: Mapping[str, str]) -> str:
-    """Return a compose file's text with its variables filled in, by the rules of the specification that it uses."""
+    """Return the text of a compose file with its variables filled in, by the rules of the Compose specification."""
 
     def fill(match: re.Match[str]) -> str:
         name = match["name"]
@@ -328,7 +328,7 @@ def test_the_labs_image_has_all_that_its_commands_import() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Where the programs of each image are."""
+    """Folders with the programs of each image."""
 
     ostler: Path
     lab: Path
@@ -339,7 +339,7 @@ class Images:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
-    """What the images have of Python: the pinned packages with the product's wheel alone, and with both wheels."""
+    """The Python of the images: the pinned packages with the product's wheel only, and with both wheels."""
     folder = tmp_path_factory.mktemp("images")
     wheels = distributions.build(folder / "wheels")
     return Images(
@@ -349,7 +349,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
 
 
 class Host:
-    """Runs services as processes: their commands and environments, with the addresses of this machine in them."""
+    """A host that runs services as processes, with their commands and environments and this machine's addresses."""
 
     def __init__(
         self, folder: Path, values: Mapping[str, str], images: Images, *, kubeconfig: Path | None = None
@@ -379,7 +379,7 @@ class Host:
         (self.tools / name).chmod(0o755)
 
     def _here(self, service: str, word: str) -> str:
-        """Return a word of a command or a value with this machine's ports and folders in it."""
+        """Return a word of a command or a value with the ports and folders of this machine."""
         private = self.folder / f"{service}-tmp"
         private.mkdir(exist_ok=True)
         instead = {
@@ -435,7 +435,7 @@ class Host:
         return child
 
     def up(self, service: str) -> Child:
-        """Start a service after all that it depends on, as Compose does."""
+        """Start a service after all services that it depends on, as Compose does."""
         for needed, how in self.services[service].get("depends_on", {}).items():
             if needed not in self.children and needed != "postgres":
                 self.up(needed)
@@ -492,7 +492,7 @@ def _ended(child: Child) -> bool:
 
 
 def _grown_old(path: Path) -> None:
-    """Let time pass for a sign of life."""
+    """Let a heartbeat file become old."""
     old = time.time() - 600
     os.utime(path, (old, old))
 

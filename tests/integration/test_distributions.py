@@ -1,6 +1,6 @@
 """The two distributions: the product's wheel works without the lab, and has no switch that sabotages a run.
 
-`test_compose` starts every process from these wheels: web, workers, beat, watch and Flower from the product's alone.
+`test_compose` starts every process from these wheels: web, workers, beat, watch and Flower from the product's only.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
 
 @pytest.fixture(scope="module")
 def alone(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Programs of an environment with the product's wheel alone."""
+    """Programs of an environment with the product's wheel only."""
     return install(tmp_path_factory.mktemp("alone"), wheels.ostler)
 
 
 def run(programs: Path, script: str, *arguments: str) -> list[str]:
-    """Run a script with the Python of an environment, outside the tree; return the lines that it prints."""
+    """Run a script with the Python of an environment, outside of the tree, and return the printed lines."""
     ran = subprocess.run(
         [programs / "python", "-I", "-W", "ignore", "-c", script, *arguments],
         cwd=programs,
@@ -86,7 +86,7 @@ def modules(wheel: Path) -> set[str]:
 
 
 def packages() -> set[str]:
-    """Return the packages of the product, and its one module that is in none."""
+    """Return the packages of the product, and its only module outside of packages."""
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     return {name.rstrip("*") for name in found["packages"]["find"]["include"]} | set(found["py-modules"])
 

@@ -1,4 +1,4 @@
-"""The lab's kubelet on a real control plane, with a dispatch endpoint and a GitHub that the test plays."""
+"""The lab's kubelet on a real control plane. The test provides a dispatch endpoint and a GitHub."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ HEALTHY = {"Ready": "True", "MemoryPressure": "False", "DiskPressure": "False", 
 
 @dataclass(frozen=True)
 class Lab:
-    """A namespace, its kubelet and what its Pods talk to."""
+    """A namespace, its kubelet and the peers of its Pods."""
 
     admin: KubeClient
     namespace: str
@@ -39,7 +39,7 @@ class Lab:
 
     @property
     def node(self) -> str:
-        """The name of its Node."""
+        """Return the name of its Node."""
         return f"lab-node-{self.namespace}"
 
     def read_node(self) -> dict[str, Any]:
@@ -47,17 +47,17 @@ class Lab:
         return self.admin.request("GET", f"/api/v1/nodes/{self.node}")
 
     def conditions(self) -> dict[str, str]:
-        """Return what the Node's conditions are."""
+        """Return the conditions of the Node."""
         return {each["type"]: each["status"] for each in self.read_node()["status"].get("conditions") or ()}
 
     def renewed_at(self) -> str:
-        """Return when the Node's Lease was renewed."""
+        """Return the time at which the Node's Lease was renewed."""
         return str(self.admin.request("GET", f"{NODE_LEASES}/{self.node}")["spec"]["renewTime"])
 
     def kubelet(
         self, *, real: int, kubeconfig: Path | None = None, github: str | None = None, every: float = 10
     ) -> "subprocess.Popen[str]":
-        """Start a kubelet and return it once it is ready."""
+        """Start a kubelet, and return it when it is ready."""
         command = [sys.executable, "-m", "lab.kubelet", "--kubeconfig", str(kubeconfig or self.kubeconfig)]
         command += ["--namespace", self.namespace, "--node", self.node, "--github-url", github or self.stubs.url]
         command += [
@@ -100,7 +100,7 @@ class Lab:
         )
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """Return a Pod, or None when it is gone."""
+        """Return a Pod, or None if it is gone."""
         try:
             return self.admin.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{name}")
         except Gone:
@@ -116,12 +116,12 @@ class Lab:
         return str(pod["status"]["phase"]) if pod else "gone"
 
     def container(self, name: str, container: str) -> dict[str, Any]:
-        """Return one container's status, or nothing."""
+        """Return the status of one container, or an empty mapping."""
         found = ((self.get(name) or {}).get("status") or {}).get("containerStatuses") or []
         return next((each for each in found if each["name"] == container), {})
 
     def journal(self, *, pod: str | None = None) -> list[dict[str, Any]]:
-        """Return the kubelet's journal, or what it says of one Pod."""
+        """Return the journal of the kubelet, or its entries about one Pod."""
         text = (self.folder / "log").read_text()
         lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last may be half written
         return [line for line in lines if pod is None or line.get("pod") == pod]
@@ -131,7 +131,7 @@ class Lab:
         return [line["event"] for line in self.journal(pod=pod)]
 
     def has_started(self, pod: str) -> bool:
-        """Whether a Pod's poller runs or ran."""
+        """Return whether a Pod's poller runs or has run."""
         return "poller_started" in self.events(pod)
 
 
@@ -150,7 +150,7 @@ def lab(admin: KubeClient, control_plane: ClusterAccess, namespace: str, tmp_pat
 
 @pytest.fixture(params=["processes", "simulated"])
 def kubelet(request: pytest.FixtureRequest, lab: Lab) -> Iterator[str]:
-    """A kubelet that runs every Pod in this way."""
+    """A kubelet that runs every Pod in this mode."""
     process = lab.kubelet(real=100 if request.param == "processes" else 0, every=1)
     yield request.param
     assert _stop(process) == 0
@@ -249,7 +249,7 @@ def test_a_pod_whose_image_is_unusable_ends_before_its_first_poll(
 
 
 def test_a_pod_starts_with_the_scripts_of_its_config_map(lab: Lab) -> None:
-    """Once the ConfigMap exists: a script there takes the place of that of the image."""
+    """The Pod starts when the ConfigMap exists. A script there replaces the script of the image."""
     lab.kubelet(real=1)
     lab.create("mounted", scripts="scripts-1")
     _until(lambda: "pod_bound" in lab.events("mounted"))
@@ -384,7 +384,7 @@ def test_a_spent_pod_that_is_deleted_had_no_job(lab: Lab, kubelet: str) -> None:
 
 
 def test_real_pods_are_those_that_execute_jobs(lab: Lab) -> None:
-    """A real Pod that goes without a job makes room for another."""
+    """A real Pod without a job makes room for another."""
     process = lab.kubelet(real=1)
     lab.create("idle")
     _until(lambda: "poller_started" in lab.events("idle"))
@@ -501,7 +501,7 @@ def test_a_node_that_was_taken_for_lost_is_ready_again_once_its_kubelet_beats(la
 
 
 def _private(proxy: FaultProxy, lab: Lab) -> Path:
-    """A kubeconfig through the proxy, from a copy that no other test shares."""
+    """A kubeconfig through the proxy, from a separate copy."""
     source = lab.folder / "kubeconfig"
     source.write_text(lab.kubeconfig.read_text())
     return proxy.kubeconfig(source)

@@ -1,4 +1,4 @@
-"""Webhooks that do not reach web come back: the lab's GitHub, a bad line, a real web, and the sweep between them."""
+"""Webhooks that do not reach web are redelivered: the lab's GitHub, a bad connection, a real web, and the sweep."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ WEBHOOKS = "/webhooks/github"
 
 @dataclass
 class Stage:
-    """GitHub, its way to web, and web's rows."""
+    """GitHub, its connection to web, and web's rows."""
 
     lab: Lab
     line: FaultProxy
     database: Database
 
     def jobs(self) -> dict[int, str]:
-        """Return the jobs that we know, with their states."""
+        """Return the known jobs with their states."""
         with self.database.engine.connect() as db:
             return {row.id: row.state for row in db.execute(text("SELECT id, state FROM jobs"))}
 
@@ -45,12 +45,12 @@ class Stage:
             return [tuple(row) for row in db.execute(text(f"SELECT {columns} FROM jobs ORDER BY id"))]  # noqa: S608
 
     def accepted(self) -> list[str]:
-        """Return the GUIDs that were committed."""
+        """Return the GUIDs of the committed deliveries."""
         with self.database.engine.connect() as db:
             return list(db.execute(text("SELECT guid FROM deliveries ORDER BY guid")).scalars())
 
     def quiet(self) -> None:
-        """Return when no webhook is under way."""
+        """Wait until no webhook is being sent."""
         eventually(lambda: self.lab.call("GET", "/_lab/stats")[1]["webhooks_in_flight"] == 0)
 
     def attempts(self) -> dict[str, list[int]]:
@@ -61,7 +61,7 @@ class Stage:
         return found
 
     def later(self) -> None:
-        """Let the distance of the asks pass."""
+        """Let the interval between two requests pass."""
         with self.database.engine.begin() as db:
             db.execute(text("UPDATE redeliveries SET due_at = now()"))
 

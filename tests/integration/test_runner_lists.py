@@ -1,4 +1,4 @@
-"""GitHub is asked for the runners of a scope once a minute, however many sweeps and processes want them."""
+"""GitHub is asked for the runners of a scope once a minute, whatever the number of sweeps and processes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rows(rt: StubRuntime, statement: str, **values: Any) -> None:
 
 
 def claims(rt: StubRuntime, *runners: str) -> None:
-    """Let each runner be of a claim of its own, the first of a live one; nothing happened for an hour."""
+    """Insert a claim for each runner. The first claim is live, and nothing happened for an hour."""
     rows(rt, "INSERT INTO accounts VALUES (1, 'acme', 1, 10, 100000, 100000, '[]', now())")
     insert_pool(rt.engine, "p", namespace="none", vcpu=1, memory=1)
     for number, runner in enumerate(runners):
@@ -92,7 +92,7 @@ def claims(rt: StubRuntime, *runners: str) -> None:
 
 
 def lists(lab: Lab) -> int:
-    """Return how many pages of runners GitHub was asked for."""
+    """Return the number of pages of runners that GitHub was asked for."""
     calls: dict[str, int] = lab.call("GET", "/_lab/stats")[1]["calls"]
     return sum(many for call, many in calls.items() if call.startswith("GET") and call.endswith("/actions/runners"))
 
@@ -123,7 +123,7 @@ def test_three_sweeps_at_once_make_one_list_of_two_pages_and_a_minute_later_anot
 
 @dataclass
 class Slow:
-    """A GitHub of one runner that answers when the test says so."""
+    """A GitHub with one runner that answers at the command of the test."""
 
     answer: Callable[[], list[RunnerSeen]]
     calls: int = 0
@@ -216,7 +216,7 @@ def test_a_list_that_took_long_is_used_for_longer(
 def test_a_list_of_minutes_is_whole_within_one_tick(
     rt: StubRuntime, monkeypatch: pytest.MonkeyPatch, sweep: Any
 ) -> None:
-    """10,000 runners are 100 pages, and each page might take a second and more."""
+    """10,000 runners are 100 pages, and each page might take more than a second."""
     claims(rt, "runner-7")
     if sweep is finished_jobs:
         rows(rt, "UPDATE claims SET state = 'executing', spare_since = NULL")

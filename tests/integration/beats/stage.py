@@ -1,4 +1,4 @@
-"""Real beats over a Redis of their own, and somebody who takes what they send and keeps the time."""
+"""Real beats with their own Redis, and a listener that takes their messages and records the times."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LOCK = "redbeat::lock"
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A message that beat sent: which sweep, and when it was taken (monotonic seconds)."""
+    """A message of beat: the sweep, and the time at which it was taken (monotonic seconds)."""
 
     sweep: str
     at: float
 
 
 class Listener:
-    """Takes the sweeps' messages off the queues, as a worker would; what a flush took with it was not heard."""
+    """A listener that takes the sweeps' messages off the queues, as a worker would. It misses flushed messages."""
 
     def __init__(self, server: Redis) -> None:
         self.ticks: list[Tick] = []
@@ -41,16 +41,16 @@ class Listener:
         self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the listener."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop the listener."""
         self._stop.set()
         self._thread.join()
 
     def of(self, sweep: str, *, since: float = 0) -> list[float]:
-        """Return when a sweep ticked after a moment."""
+        """Return the times of a sweep's ticks after a moment."""
         return [tick.at for tick in list(self.ticks) if tick.sweep == sweep and tick.at > since]
 
     def _listen(self) -> None:
@@ -66,7 +66,7 @@ class Listener:
 
 
 class Beats:
-    """Some beats and their Redis."""
+    """Beats and their Redis."""
 
     def __init__(self, folder: Path, *, count: int, settings: Mapping[str, str]) -> None:
         self.redis = Redis(folder)
@@ -101,15 +101,15 @@ class Beats:
         return latest[1]
 
     def standby(self) -> Child:
-        """Return another one."""
+        """Return a beat that is not active."""
         active = self.active()
         return next(child for child in self.children if child is not active)
 
     @contextmanager
     def another_stands_by(self) -> Iterator[None]:
-        """Leave the block once a beat has tried to acquire a lock that another holds.
+        """At the end of the block, wait until a beat has tried to acquire a lock that another beat holds.
 
-        Nothing else sends a SET: the one that begins writes its probe, and then asks for the lock.
+        Only the lock sends a SET: a beat that starts writes its probe and then requests the lock.
         """
         before = self._sets()
         yield
@@ -124,7 +124,7 @@ class Beats:
 def beats(folder: Path, *, count: int = 2, settings: Mapping[str, str], locked: bool = False) -> Iterator[Beats]:
     """Start the beats one after the other, and yield them when the first is active and the others stand by.
 
-    With `locked` the test has the lock already, so that all of them stand by.
+    With `locked`, the test already holds the lock, so that all beats stand by.
     """
     stage = Beats(folder, count=count, settings=settings)
     try:

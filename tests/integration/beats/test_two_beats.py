@@ -1,7 +1,7 @@
-"""Two beats with the lock's real timeout: killed, stopped, flushed. Missed and doubled ticks are counted.
+"""Two beats with the lock's real timeout: killed, stopped, flushed. Missed and repeated ticks are counted.
 
-Each story prints its line of the table in docs/operations/upstreams.md. `resume` has its real period of 5 s, so that a
-tick that comes twice can be told from the next one.
+Each test prints its row of the table in `docs/operations/upstreams.md`. `resume` has its real interval of 5 s, so that
+a repeated tick can be told from the next one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PERIOD = 5.0
 LOCK_TIMEOUT = float(SETTINGS["redbeat_lock_timeout"])
 BOUND = LOCK_TIMEOUT + PERIOD
 SLACK = 10.0
-"""Seconds that a busy machine may add: a bound is a promise about waiting, not about the machine."""
+"""Seconds that a busy machine may add. A bound is a promise about waiting, not about the machine."""
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Beats]:
-    """One active, one standing by, and a tick that was seen."""
+    """One active beat and one that stands by, after the first tick."""
     with beats(tmp_path, settings=timings(resume_every=PERIOD)) as stage:
         eventually(lambda: bool(stage.listener.of("ostler.resume")))
         yield stage
@@ -39,7 +39,7 @@ def two(tmp_path: Path) -> Iterator[Beats]:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a story cost. `gap` is the longest time without a tick, in seconds."""
+    """Result of a test. `gap` is the longest time without a tick, in seconds."""
 
     ticks: int
     missed: int
@@ -48,7 +48,7 @@ class Count:
 
 
 def count(stage: Beats, *, what: str) -> Count:
-    """Count: one is missed for each whole period without a tick, doubled where two are under half a period apart."""
+    """Count the ticks. One is missed per interval without a tick, and doubled if two are under half of one apart."""
     times = stage.listener.of("ostler.resume")
     gaps = [later - earlier for earlier, later in pairwise(times)]
     found = Count(
@@ -62,7 +62,7 @@ def count(stage: Beats, *, what: str) -> Count:
 
 
 def some_ticks(stage: Beats, number: int = 3) -> None:
-    """Wait until `resume` has ticked so many times from now on."""
+    """Wait until `resume` has ticked `number` more times."""
     since = time.monotonic()
     eventually(
         lambda: len(stage.listener.of("ostler.resume", since=since)) >= number, within=BOUND + number * PERIOD + 30

@@ -1,4 +1,4 @@
-"""Every subject runs, in tiny sizes: what breaks a benchmark is seen before somebody needs its figures."""
+"""Every subject of the benchmarks runs in a tiny size, so that a broken benchmark is found early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.frame import read
 from benchmarks.report import NODE, SUBJECTS, render
 
 QUICK = {"matcher"}
-"""Those that take seconds; the others start a web process, workers or a whole cluster."""
+"""Subjects that take seconds. The others start a web process, workers or a whole cluster."""
 
 
 @pytest.mark.timeout(900)

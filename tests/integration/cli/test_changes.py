@@ -1,4 +1,4 @@
-"""`ostler changes`: what operators change at a shell is recorded with their names."""
+"""`ostler changes`: changes by operators at a shell are recorded with their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler doctor` on the real things: cause and cure of each problem, and an exit status for scripts."""
+"""`ostler doctor` on real parts: cause and remedy of each problem, and an exit status for scripts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(180)
 
 @dataclass
 class Patient:
-    """An installation to check; each part of it might be broken."""
+    """An installation to check. Any part of it can be broken."""
 
     operator: Operator
     environment: dict[str, str] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Patient:
             db.execute(text(statement))
 
     def look(self, *arguments: str, **changes: str) -> tuple[int, dict[str, dict[str, Any]]]:
-        """Return the exit status, and what was found by the checks' names."""
+        """Return the exit status, and the findings by the names of the checks."""
         done = self.operator.run("doctor", "--json", *arguments, **(self.environment | changes))
         return done.returncode, {each["name"]: each for each in json.loads(done.stdout)}
 
 
 @pytest.fixture
 def bare(database: Database) -> Patient:
-    """Only the database's URL is set."""
+    """An installation in which only the URL of the database is set."""
     return Patient(Operator(database))
 
 
@@ -84,7 +84,7 @@ def whole(
     namespace: str,
     admin: KubeClient,
 ) -> Patient:
-    """All settings are there, and all of it is real."""
+    """An installation with all settings, whose parts are all real."""
     create_pool(
         admin,
         namespace=namespace,
@@ -115,7 +115,7 @@ def whole(
 
 
 def granted(lab: Lab, wanted: dict[str, str], events: tuple[str, ...] = permissions.WANTED_EVENTS) -> None:
-    """Change what the App may do."""
+    """Change the rights of the App."""
     assert lab.call("PATCH", "/_lab/app", {"permissions": wanted, "events": events})[0] == 200
 
 

@@ -1,6 +1,6 @@
-"""Mistakes of an operator's first hour: what was typed or set, the exit status, and what is said about it.
+"""Mistakes of a new operator: the typed or set value, the exit status, and the message.
 
-Each is one line with cause and cure. None is a traceback, and none names a Python class.
+Each message is one line with cause and remedy. None is a traceback, and none names a Python class.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SILLY = re.compile(
     r"Traceback|\b[A-Z][A-Za-z]+(Error|Exception|Warning)\b|\bRetryable\b|\bForbidden\b|\bRateLimited\b"
     r"|<urlopen|report it|hunter2"
 )
-"""What no message holds: a traceback, the name of a class, an invitation to report a mistake, a password."""
+"""Texts that no message may contain: a traceback, a class name, an invitation to report a bug, a password."""
 
 WRONG_USE, AWAY = 2, 3
 
@@ -115,7 +115,7 @@ WRONG_USES = (
     mistake("setup github --webhook-url https://10.1.2.3/webhooks/github --env-file x", 2, "cannot reach 10.1.2.3"),
     mistake("setup github --webhook-url https://ci.example.com/hook --env-file x", 2, "the path '/hook'"),
 )
-"""What is typed wrong, with no variable set."""
+"""Wrong commands, with no variable set."""
 
 SETTINGS = (
     mistake("jobs", 2, "OSTLER_DATABASE_URL: it is not set; Address of Postgres, for example `postgresql://"),
@@ -153,7 +153,7 @@ SETTINGS = (
     mistake("flower", 2, "must be user:password", REDIS_URL="redis://h/0", FLOWER_BASIC_AUTH="hunter2"),
     mistake("sweep run unresolved_jobs", 2, "OSTLER_REDIS_URL: it is not set", DATABASE_URL=DEAD),
 )
-"""What is set wrong, or not at all."""
+"""Wrong or missing settings."""
 
 OUTAGES = (
     mistake("jobs", 3, "Postgres at 127.0.0.1:1 does not answer: Connection refused", DATABASE_URL=DEAD),
@@ -168,7 +168,7 @@ OUTAGES = (
     ),
     mistake("healthy beat", 1, "Redis at 127.0.0.1:1 does not answer", REDIS_URL=FULL["REDIS_URL"]),
 )
-"""What does not answer."""
+"""Parts that do not answer."""
 
 ROWS = (
     mistake("job 123", 1, "there is no job 123; `ostler jobs` lists"),
@@ -183,11 +183,11 @@ ROWS = (
     mistake("token create ci", 0, "it is not shown again"),
     mistake("token create ci", 0, "warning: token 1 has the same name"),
 )
-"""What names something that is not there."""
+"""Commands that name something that does not exist."""
 
 
 def deviation(done: Done, wanted: Mistake) -> str | None:
-    """Return how a command did not say what it should."""
+    """Return the difference between the message and the expected one, or None."""
     said = " ".join(re.sub("[│╭╮╰╯─]", " ", done.stdout + done.stderr).split())
     if done.returncode != wanted.status:
         return f"exit status {done.returncode}, not {wanted.status}: {said[-400:]}"
@@ -210,7 +210,7 @@ def deviations(mistakes: tuple[Mistake, ...], environment: Mapping[str, str]) ->
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment that names nothing, a home without files, and little client_waits."""
+    """An environment without settings, a home without files, and short client waits."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(client_waits, "CONNECT", 2.0)
     monkeypatch.setattr(kube_client, "Timing", lambda: Timing(sleep=lambda _: None))
@@ -246,7 +246,7 @@ def test_database_that_refuses_is_a_wrong_setting(database: Database, operator: 
 
 @dataclass(frozen=True)
 class Files:
-    """Kubeconfigs that lead nowhere."""
+    """Kubeconfigs that lead to no server."""
 
     garbage: Path
     binary: Path
@@ -315,7 +315,7 @@ def test_dead_api_server_is_one_line_for_every_command(bare: dict[str, str], fil
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """The port of a server that accepts connections and never says anything, and little client_waits with it."""
+    """The port of a server that accepts connections and never answers, with short client waits."""
     monkeypatch.setattr(client_waits, "CONNECT", 0.5)
     monkeypatch.setattr(import_module("cli.setup.ping"), "LAST_CALL", 0.3)  # the name is a command, too
     make_client = kube_client.make_client
@@ -362,7 +362,7 @@ def test_unresponsive_server_is_reported_with_host_port_and_cure_and_is_status_3
 
 
 class Waits(threading.local):
-    """A clock of each thread that only waiting moves: as long as the client would, and between two attempts."""
+    """A clock for each thread that advances only by the waits of the client, in calls and between two attempts."""
 
     def __init__(self, longest: list[float]) -> None:
         self.longest = longest

@@ -31,7 +31,7 @@ from tests.rows import run_sql
 
 @dataclass(frozen=True)
 class Done:
-    """What a command did."""
+    """The result of a command."""
 
     returncode: int
     stdout: str
@@ -39,7 +39,7 @@ class Done:
 
 
 def run_command(environment: Mapping[str, str], *arguments: str) -> Done:
-    """Run a command in this process: starting one for each costs a second."""
+    """Run a command in this process, because each new process would take a second."""
     out, err = io.StringIO(), io.StringIO()
     status = 0
     with (
@@ -57,7 +57,7 @@ def run_command(environment: Mapping[str, str], *arguments: str) -> Done:
 
 @dataclass
 class Operator:
-    """Somebody at a shell."""
+    """An operator at a shell."""
 
     database: Database
     redis_url: str | None = None

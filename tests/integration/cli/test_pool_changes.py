@@ -1,4 +1,4 @@
-"""`ostler pool pause|resume|scale|drain` against a real API server, as somebody at a shell."""
+"""`ostler pool pause|resume|scale|drain` on a real API server, as an operator at a shell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SPEC: dict[str, Any] = {"image": "runner:1", "runnerLabels": ["linux"], "replica
 
 @dataclass
 class Shell:
-    """Somebody with a kubeconfig, and without a database."""
+    """An operator with a kubeconfig and without a database."""
 
     kube: KubeClient
     namespace: str

@@ -1,4 +1,4 @@
-"""Commands that ask the REST API: they print what they print with access to Postgres, as far as the token allows."""
+"""Commands that ask the REST API print the same as with access to Postgres, as far as the token allows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["operator"]
 
 @dataclass
 class Developer:
-    """Somebody with a token and without access to Postgres."""
+    """A developer with a token and without access to Postgres."""
 
     operator: Operator
     stage: Stage

@@ -1,4 +1,4 @@
-"""The operator's commands for sweeps; a worker stands behind them as a thread that serves the queue."""
+"""The operator's commands for sweeps. The worker is a thread that serves the queue."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_repairs_and_retirements_are_counted_by_day(operator: Operator) -> None:
 
 @pytest.fixture
 def worker(database: Database, redis_server: Redis) -> Iterator[str]:
-    """A thread that runs what is sent to the queue `sweeps`; yields Redis's address."""
+    """A thread that runs the messages of the queue `sweeps`. The fixture is the address of Redis."""
     current.install(StubRuntime(database, None, "none"))  # type: ignore[arg-type]
     client, stop = RedisClient.from_url(redis_server.url), threading.Event()
     client.delete("sweeps")

@@ -1,1 +1,1 @@
-"""Races, stopped at named points between statements of real connections."""
+"""Races that are halted at named points between statements of real connections."""

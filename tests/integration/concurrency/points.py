@@ -1,7 +1,7 @@
-"""Named points between the statements of real connections, at which a race is stopped and let go.
+"""Named points between the statements of real connections, at which a race is halted and resumed.
 
-A point stops a thread before (or after) it executes a statement that contains a fragment; of a prepared one its
-own words count, not how it is executed. So a race runs in the same order on every run, and nothing waits for a time to
+A point halts a thread before or after it executes a statement that contains a fragment. (For a prepared statement this
+is its own text, not the EXECUTE.) A race therefore runs in the same order in every run, and nothing waits for time to
 pass.
 """
 
@@ -20,11 +20,11 @@ from models.db.prepared import written
 T = TypeVar("T")
 
 DEADLINE = 120.0
-"""Seconds after which a race that does not come about fails its test."""
+"""Seconds after which a race that does not happen fails its test."""
 
 
 class Point:
-    """Stops the first thread of a name that comes to a statement, until `go`."""
+    """A point that halts the first thread with a given name at a statement, until `go`."""
 
     def __init__(self, fragment: str, *, thread: str) -> None:
         self._fragment = fragment
@@ -33,15 +33,15 @@ class Point:
         self._go = threading.Event()
 
     def wait(self) -> None:
-        """Return once the thread stands here."""
+        """Wait until the thread is halted here."""
         assert self._reached.wait(DEADLINE), f"{self._thread} never came to {self._fragment!r}"
 
     def go(self) -> None:
-        """Let the thread go on."""
+        """Resume the thread."""
         self._go.set()
 
     def pass_by(self, statement: str) -> None:
-        """Stop the thread that is meant, once; called by the engine's hook."""
+        """Halt the intended thread, once. The hook of the engine calls this method."""
         meant = threading.current_thread().name == self._thread and self._fragment in " ".join(statement.split())
         if meant and not self._reached.is_set():
             self._reached.set()
@@ -68,7 +68,7 @@ def hook(engine: Engine, when: str, call: Callable[[str], None]) -> Iterator[Non
 
 @contextmanager
 def stopped(engine: Engine, fragment: str, *, thread: str, when: str = "before") -> Iterator[Point]:
-    """Stop `thread` at a statement; it is let go at the end in any case."""
+    """Halt `thread` at a statement. It is resumed at the end in any case."""
     point = Point(fragment, thread=thread)
     with hook(engine, when, point.pass_by):
         try:
@@ -91,7 +91,7 @@ def start(name: str, body: Callable[[], T]) -> Future[T]:
 
 
 def waiting_for_locks(engine: Engine) -> int:
-    """Return how many other connections of this database wait for a lock."""
+    """Return the number of other connections of this database that wait for a lock."""
     with engine.connect() as db:
         found: int = db.execute(
             text("""

@@ -46,7 +46,7 @@ BUDGET = Budget(count=6, vcpu_millicores=1_000_000, memory_mib=1_000_000)
 PODS_AT_ONCE = 12
 JOBS_AT_ONCE = 40
 SLOWLY = 180.0
-"""Seconds more that a busy machine may take until everything has happened at least once."""
+"""Extra seconds that a busy machine may take until everything has happened at least once."""
 
 _BUSY = "55P03"  # lock_not_available: a matcher that did not get its pool within 2 s is expected to say so
 
@@ -56,7 +56,7 @@ class _Runtime(SimpleNamespace, Transactions):
 
 
 class _Cluster:
-    """Every Pod is as it is asked to be, and is gone when it is deleted."""
+    """A cluster in which every Pod is as requested, and is gone when it is deleted."""
 
     timing = SimpleNamespace(clock=time.monotonic, sleep=lambda _seconds: None)
 
@@ -68,7 +68,7 @@ class _Cluster:
 
 
 class _GitHub:
-    """Makes every runner, knows none by name, and refuses to delete some: they are busy."""
+    """A GitHub that creates every runner, finds none by name, and refuses to delete busy ones."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -92,7 +92,7 @@ class _GitHub:
 
 
 class _Waker:
-    """Nobody is woken: every thread runs all the time."""
+    """A waker that does nothing, because every thread runs all the time."""
 
     def __getattr__(self, _name: str) -> Callable[..., None]:
         return lambda *_arguments, **_named: None
@@ -100,7 +100,7 @@ class _Waker:
 
 @dataclass
 class Traffic:
-    """What all threads share."""
+    """State that all threads share."""
 
     stage: Stage
     pools: list[int]
@@ -111,7 +111,7 @@ class Traffic:
     numbers: Any = field(default_factory=lambda: itertools.count(1))
 
     def run(self, name: str, body: Callable[[random.Random], None], number: int) -> None:
-        """Repeat a body until all is over, or until one of them failed."""
+        """Repeat a body until the test is over or a body has failed."""
         chance = random.Random(f"{name}-{number}")  # noqa: S311
         while not self.over.is_set() and not self.failures:
             try:
@@ -131,11 +131,11 @@ class Traffic:
                 self.failures.append(f"{name}: {error!r}")
 
     def ends(self) -> set[str]:
-        """Return how claims have ended so far."""
+        """Return the end reasons of claims until now."""
         return {row.end_reason for row in self.stage.rows("SELECT DISTINCT end_reason FROM claims")}
 
     def has_met_itself(self) -> bool:
-        """Return whether every body ran, and claims ended in each way that they can."""
+        """Return whether every body ran, and claims ended in each possible way."""
         return all(self.done[name] > 0 for name in WORKERS) and self.ends() >= {"released", "completed", "retired"}
 
     def commit(self, body: Callable[[Connection], Any]) -> Any:
@@ -202,13 +202,13 @@ class Traffic:
         )
 
     def releases(self, chance: random.Random) -> None:
-        """Release one claim; GitHub and the cluster answer at once."""
+        """Release one claim. GitHub and the cluster answer at once."""
         claims = self.live("claimed", "minted", "delivered", "releasing")
         if claims:
             release_claim(self.stage.engine, chance.choice(claims).id)
 
     def retirements(self, chance: random.Random) -> None:
-        """Retire some Pod, end retirements, and end executing claims whose Pods have gone."""
+        """Retire a Pod, end retirements, and end executing claims whose Pods are gone."""
         pods = self.stage.rows("SELECT id FROM runner_pods WHERE gone_at IS NULL")
         if pods:
             pod_id, now = chance.choice(pods).id, utcnow()
@@ -228,7 +228,7 @@ class Traffic:
             )
 
     def polls(self, chance: random.Random) -> None:
-        """Make Pods, and offer those that poll."""
+        """Create Pods, and offer those that poll."""
         pool = chance.choice(self.pools)
         pods = self.stage.rows(
             """
@@ -259,7 +259,7 @@ class Traffic:
         self.commit(offer)
 
     def sweeps(self, chance: random.Random) -> None:
-        """Resume, rematch, and back off as a refused mint does."""
+        """Resume, rematch, and back off as after a refused mint."""
         now = utcnow()
         self.commit(lambda db: resume.claim_due(db, due_after=0.1, heads={}, now=now))
         self.commit(lambda db: resume.begin_unstamps(db, unstamp_after=0.1, now=now, who="test"))
@@ -272,7 +272,7 @@ class Traffic:
 
 
 def _end_waits(db: Connection) -> None:
-    """Let held jobs be matched again at once, in the one lock order."""
+    """Let held jobs be matched again at once, in the usual lock order."""
     db.execute(
         text("""
             UPDATE jobs SET not_before = NULL WHERE id IN (

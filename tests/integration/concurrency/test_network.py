@@ -1,4 +1,4 @@
-"""Nothing is held across the network (L15): a transaction that is open where a client is asked for fails."""
+"""Nothing is held across the network (L15): it is an error to request a client inside a transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLIENTS = ("kube", "github", "waker")
 
 @pytest.fixture
 def runtime() -> Runtime:
-    """A runtime whose clients are words: it is asked for them, and nothing is called."""
+    """A runtime whose clients are strings. Tests request them and never call them."""
     made = cast("Any", Runtime.__new__(Runtime))
     made._kube, made._github, made._waker = CLIENTS
     return cast("Runtime", made)

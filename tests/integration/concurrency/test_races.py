@@ -1,6 +1,6 @@
-"""Races of the matcher with itself and with retirements, each stopped at its point on every run.
+"""Races of the matcher with itself and with retirements, each halted at the same point in every run.
 
-`seed` puts a bug in; with it the same story must end badly, or the test would prove nothing.
+`seed` installs a bug. With the bug the same test must fail, or the test would prove nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_eight_matchers_fill_a_budget_of_two_exactly(
     over: list[int] = []
 
     def meet(statement: str) -> None:
-        """Let all come to the account, and who has it insert only when no other can do anything more."""
+        """Let all threads reach the account. The one that has the lock inserts only when the others are blocked."""
         flat = " ".join(statement.split())
         if LOCK_ACCOUNTS in flat and "FOR NO KEY UPDATE" in flat:
             together.wait(DEADLINE)

@@ -1,4 +1,4 @@
-"""The connection budget: who fits is let in, who does not ends at its start with one line that says what to change."""
+"""The connection budget: a process that fits starts, and any other ends at its start with one line of advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def most(database: Database) -> int:
-    """What the real server has."""
+    """Return the connection limit of the real server."""
     with database.engine.connect() as db:
         return int(db.exec_driver_sql("SHOW max_connections").scalar_one())
 
@@ -95,7 +95,7 @@ def test_a_postgres_that_is_slow_at_either_question_is_asked_again(
 
 @pytest.fixture
 def nobody(tmp_path: Path) -> Iterator[Engine]:
-    """An engine whose server is not there."""
+    """An engine whose server does not exist."""
     engine = make_engine(Secret(f"postgresql+psycopg2://ostler@/ostler?host={tmp_path}"), pool_size=1, application="x")
     yield engine
     engine.dispose()
@@ -113,7 +113,7 @@ def test_a_postgres_that_does_not_come_ends_the_start_with_one_line(nobody: Engi
 
 
 def run(postgres: Postgres, database: Database, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a process of Ostler to its end."""
+    """Run a process of Ostler until it ends."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))}
     environment |= {
         "OSTLER_DATABASE_URL": database.url.reveal(),

@@ -1,4 +1,4 @@
-"""Connections that die in the pool: which are asked before use, and what a transaction makes of the others."""
+"""Connections that die in the pool: those that are tested before use, and the effect of the others on a transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pool(database: Database) -> Iterator[Engine]:
 
 @pytest.fixture
 def pings(pool: Engine, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every connection that was asked."""
+    """Every connection that was tested before use."""
     asked: list[object] = []
     ask = pool.dialect.do_ping
 
@@ -45,7 +45,7 @@ def backend(db: Connection) -> int:
 
 
 def kill(database: Database) -> None:
-    """End the pool's backends and see them gone."""
+    """Terminate the pool's backends, and wait until they are gone."""
     with database.engine.connect() as db:
         ended = db.execute(
             text("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = :me"),
@@ -55,7 +55,7 @@ def kill(database: Database) -> None:
 
 
 def fill(pool: Engine) -> set[int]:
-    """Have the pool hold three connections; return their backends."""
+    """Fill the pool with three connections, and return their backends."""
     with pool.connect() as one, pool.connect() as two, pool.connect() as three:
         return {backend(one), backend(two), backend(three)}
 

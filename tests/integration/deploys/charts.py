@@ -1,4 +1,4 @@
-"""Charts of these tests, rendered by the real Helm: the project's own, a small one, and the small one broken."""
+"""Charts of these tests, rendered by the real Helm: the project's chart, a small one, and broken variants of it."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def broken_chart(name: str, folder: Path) -> Path:
 
 
 def rendered(chart: Path, values: Mapping[str, Any] | None = None) -> Manifests:
-    """Return what a chart renders to, read."""
+    """Return the parsed manifests that a chart renders to."""
     return read_manifests(render(chart, values), namespace="ostler")

@@ -16,7 +16,7 @@ from tests.integration.deploys.operator import Operator
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
-    """A control plane of its own: `--live` checks all namespaces, and tries a Pod in each that has pools."""
+    """A separate control plane, because `--live` checks all namespaces and creates a test Pod in each with pools."""
 
     @contextmanager
     def own() -> Iterator[ClusterAccess]:
@@ -29,7 +29,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterA
 
 @pytest.fixture(scope="session")
 def admin(control_plane: ClusterAccess) -> Iterator[KubeClient]:
-    """The administrator of that one; a session has the other's already."""
+    """The administrator of this control plane."""
     with administrator(control_plane) as client:
         yield client
 

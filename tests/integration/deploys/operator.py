@@ -1,4 +1,4 @@
-"""The command as an operator runs it, in this process: arguments in, exit status and output out."""
+"""The command as an operator runs it, in this process, with its exit status and output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.deploys.charts import SMALL
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -25,7 +25,7 @@ class Done:
 
 
 class Operator:
-    """Runs `ostler`; `write` puts a rendered chart into a file for it."""
+    """An operator who runs `ostler`. `write` writes a rendered chart to a file for the command."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder

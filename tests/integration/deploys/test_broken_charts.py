@@ -1,4 +1,4 @@
-"""The deploy rule finds what is wrong with broken charts, and nothing with a sound one. Rendered by the real Helm."""
+"""The deploy rule finds the problem of each broken chart, and none in a correct one. The real Helm renders them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOUND = {
 
 
 def dangers(before: Path, after: Path) -> set[Danger]:
-    """Return what is found when the image changes."""
+    """Return the dangers of a change of the image."""
     old, new = rendered(before, {"tag": "1"}), rendered(after, {"tag": "2"})
     return {each.danger for each in judge_network(Question(old, new, RUNNERS)).refusals}
 

@@ -1,4 +1,4 @@
-"""Deploys of the project's own chart, rendered by the real Helm: nothing changes for busy Pods."""
+"""Deploys of the project's own chart, rendered by the real Helm, change nothing for busy Pods."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RUNNERS = frozenset({"ostler-runners"})
 def deployed(
     values: dict[str, Any] | None = None, *, chart: Path = CHART, pools: tuple[str, ...] = ("linux", "arm")
 ) -> Manifests:
-    """Return what the chart renders to, with these pools."""
+    """Return the manifests that the chart renders to, with these pools."""
     specs = {name: {"image": "runner:1", "runnerLabels": [name]} for name in pools}
     many = {"postgres": {"maxConnections": 500}, "pools": specs, **(values or {})}
     return read_manifests(render(chart, many), namespace="ostler")
 
 
 def newer_chart(folder: Path) -> Path:
-    """Return the chart as another version of it, of another version of Ostler."""
+    """Return the chart with the versions of a later release."""
     made = folder / "chart"
     shutil.copytree(CHART, made)
     file = made / "Chart.yaml"

@@ -1,4 +1,4 @@
-"""The chart of the project, installed by the real Helm on the real API server, and what `check-deploy --live` says."""
+"""The project's chart, installed by the real Helm on the real API server, and the output of `check-deploy --live`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GUARD = "/apis/admissionregistration.k8s.io/v1"
 
 @dataclass(frozen=True)
 class Installed:
-    """The chart, installed with two pools."""
+    """The installed chart, with two pools."""
 
     namespace: str
     runners: str
@@ -34,7 +34,7 @@ class Installed:
         return {"runners": {"namespace": self.runners}, "pools": specs, **more}
 
     def refusals(self, *pools: str, **more: Any) -> list[str]:
-        """Return what check-deploy says of an upgrade to these pools and values."""
+        """Return the refusals of check-deploy for an upgrade to these pools and values."""
         new = self.operator.write("new.yaml", CHART, self.namespace, **self.values(*pools, **more))
         done = self.operator.run(
             "check-deploy", new, "--live", "-n", self.namespace, "--kubeconfig", str(self.access.kubeconfig), "--json"

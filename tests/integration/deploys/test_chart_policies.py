@@ -1,4 +1,4 @@
-"""The network policies of the project's chart: what they say, that the API server takes them."""
+"""The network policies of the project's chart: their content, and that the API server accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ostler check-deploy` on files: exit status, what it says, and what it says of files that make no sense."""
+"""`ostler check-deploy` on files: exit status, output, and messages about invalid files."""
 
 from __future__ import annotations
 

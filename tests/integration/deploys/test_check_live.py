@@ -23,7 +23,7 @@ from tests.integration.deploys.operator import Done, Operator
 
 @dataclass(frozen=True)
 class Release:
-    """The small chart, installed: the control plane in one namespace, runners in another."""
+    """The installed small chart: the control plane in one namespace, runners in another."""
 
     namespace: str
     runners: str

@@ -1,6 +1,6 @@
-"""`ostler verify-deploy` on the real API server: its mechanics. A kubelet of these tests runs the probe as a process.
+"""The mechanics of `ostler verify-deploy` on the real API server. A kubelet of these tests runs the probe.
 
-There is no network plugin here: whether policies keep connections whole is what the command is for on a real cluster.
+There is no network plugin here. On a real cluster the command tests whether policies keep connections alive.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LABELS = {"app.kubernetes.io/component": "web"}
 
 @dataclass
 class Kubelet:
-    """Runs the probe of one namespace as a process, and lets web roll once the probe is connected."""
+    """A kubelet that runs the probe of one namespace as a process, and rolls web when the probe is connected."""
 
     admin: KubeClient
     namespace: str
@@ -77,7 +77,7 @@ class Kubelet:
 
 @pytest.fixture
 def kubelet(admin: KubeClient, namespace: str, tmp_path: Path) -> Iterator[Kubelet]:
-    """Web with one Pod, in the namespace where the probe goes too, and a kubelet for it."""
+    """Web with one Pod in the namespace of the probe, and a kubelet for this namespace."""
     container = {"name": "web", "image": "ostler:7"}
     template = {"metadata": {"labels": _LABELS}, "spec": {"containers": [container]}}
     deployment = {

@@ -1,4 +1,4 @@
-"""GitHub or the API server answers 5xx to real clients: its gate closes, nothing is killed, and it opens again."""
+"""GitHub or the API server answers 5xx to real clients: its gate closes, nothing is deleted, and it opens again."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ SPEC = Sweep(name="stub", quiet=False, again=False, lease=LEASE, longest=20)
 
 @dataclass
 class Stage:
-    """A worker whose ways to both upstreams can be broken."""
+    """A worker whose connections to both upstreams can be broken."""
 
     rt: StubRuntime
     lines: dict[Upstream, FaultProxy]
     namespace: str
 
     def call(self, upstream: Upstream) -> None:
-        """Make one call as the worker does."""
+        """Make one call, as the worker does."""
         if upstream is Upstream.GITHUB:
             self.rt.github.list_deliveries()
         else:
@@ -59,7 +59,7 @@ class Stage:
                 self.call(upstream)
 
     def soon(self) -> None:
-        """Let a period pass since the last check."""
+        """Let one interval of the evaluations pass."""
         with self.rt.engine.begin() as db:
             db.execute(text("UPDATE gates SET checked_at = checked_at - interval '15 s'"))
 
@@ -70,7 +70,7 @@ class Stage:
             db.execute(text("UPDATE upstream_calls SET since = since - interval '70 s'"))
 
     def evaluate(self) -> list[str]:
-        """Run the sweep; return what it logged of gates."""
+        """Run the sweep, and return its log events about gates."""
         with capture_logs() as logs:
             sweep.gates.run()
         return [each["event"] for each in logs if each["event"].startswith("gate.")]
@@ -80,7 +80,7 @@ class Stage:
         return transaction(self.rt.engine, lambda db: is_open(db, upstream))
 
     def reap(self) -> dict[str, Any]:
-        """Run a sweep that kills one and mends another; return the row of its run."""
+        """Run a sweep that would make one destructive and one other repair, and return the row of its run."""
         done: list[str] = []
 
         def body(tick: Tick) -> None:
@@ -97,7 +97,7 @@ class Stage:
 
 @pytest.fixture
 def stage(database: Database, control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterator[Stage]:
-    """Both upstreams are real ones, behind fault proxies; the gates open after two good checks."""
+    """Both upstreams are real and behind fault proxies. The gates need two healthy evaluations to open."""
     config = tmp_path / "kubeconfig"
     config.touch(mode=0o600)
     config.write_bytes(control_plane.kubeconfig.read_bytes())

@@ -1,4 +1,4 @@
-"""The rows of a gate: counts of all processes together, one check of a time, and what asks whether it is open."""
+"""The rows of a gate: the counts of all processes together, one evaluation at a time, and the queries of the gate."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ GITHUB, KUBERNETES = Upstream.GITHUB, Upstream.KUBERNETES
 
 
 def seconds(number: float) -> datetime:
-    """Return a moment of the story."""
+    """Return a time of the test, in seconds after its start."""
     return NOW + timedelta(seconds=number)
 
 
 def saw(engine: Engine, upstream: Upstream, *, calls: int, errors: int, at: float) -> None:
-    """Be a process that reports."""
+    """Report calls as a process does."""
     transaction(engine, lambda db: gates.report(db, {upstream: Counts(calls, errors)}, now=seconds(at)))
 
 
 def evaluate(engine: Engine, upstream: Upstream, *, at: float) -> Evaluation | None:
-    """CallCounts at a gate."""
+    """Evaluate a gate."""
     return transaction(
         engine, lambda db: gates.evaluate(db, upstream, rule=RULE, window=60, apart=7.5, roll=0, now=seconds(at))
     )
 
 
 def shut(engine: Engine, *upstreams: Upstream) -> list[Shut]:
-    """Ask what is closed."""
+    """Return the closed gates."""
     return transaction(engine, lambda db: gates.shut(db, *upstreams))
 
 

@@ -1,1 +1,1 @@
-"""Every lane of the control plane with one locked row in its way (law L14)."""
+"""Every lane of the control plane while one row that it needs is locked (law L14)."""

@@ -1,4 +1,4 @@
-"""A row that somebody holds locked, and how long the lanes wait for it: as Postgres says, not as a test measures."""
+"""A row that another session has locked, and the waits of the lanes for it, measured by Postgres."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sqlalchemy import Engine, create_engine, text
 from ostler.secrets import Secret
 
 LONGEST = 1.5
-"""Seconds that a lane may wait for a locked row: one, and half of one in which a busy server may end the wait late."""
+"""Longest wait in seconds of a lane for a locked row: one, and half of one more on a busy server."""
 
 EVERY = 0.02
 
 
 class Waits(threading.Thread):
-    """Samples who waits for a lock in a database. `longest` is in seconds, by the clock of Postgres alone."""
+    """Samples of the sessions that wait for a lock. `longest` is in seconds, by the clock of Postgres."""
 
     def __init__(self, url: Secret) -> None:
         super().__init__(name="waits", daemon=True)
@@ -39,7 +39,7 @@ class Waits(threading.Thread):
         self._engine.dispose()
 
     def run(self) -> None:
-        """Sample until stopped."""
+        """Take samples until stopped."""
         statement = text("""
             SELECT extract(epoch FROM clock_timestamp() - l.waitstart)::float AS seconds, l.locktype, a.query
             FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -55,13 +55,13 @@ class Waits(threading.Thread):
                     self.waiting = f"{row.locktype}: {' '.join(row.query.split())}"
 
     def assert_short(self) -> None:
-        """Fail when somebody waited for longer than a lane may."""
+        """Fail if a session waited for longer than a lane may."""
         assert self.longest <= LONGEST, f"waited {self.longest:.1f} s for a {self.waiting}"
 
 
 @contextmanager
 def locked(url: Secret, statement: str, **values: Any) -> Iterator[Waits]:
-    """Hold the rows that a statement locks until the block ends, as a frozen process does, and sample who waits."""
+    """Hold the rows that a statement locks during the block, as a frozen process does, and sample who waits."""
     engine: Engine = create_engine(url.reveal(), connect_args={"options": "-c idle_in_transaction_session_timeout=0"})
     try:
         with engine.connect() as holder, Waits(url) as waits:

@@ -1,7 +1,7 @@
-"""The table of all lanes: which story shows that a locked row delays nobody else there, or why none is needed.
+"""The table of all lanes: for each lane the test that a locked row delays nothing else, or a reason why none is needed.
 
-A lane is something that works through a queue, a page or a loop in one order: whatever waits there makes the rest wait.
-`test_table` compares this table with the task registry, the beat schedule, and the threads and loops of web and watch.
+A lane is code that works through a queue, a page or a loop in one order, so that one wait delays the rest. `test_table`
+compares this table with the task registry, the beat schedule, and the threads and loops of web and watch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TASKS: Mapping[str, str] = {
         SWEEP,
     ),
 }
-"""By task, without `ostler.`"""
+"""Tests by task, without the prefix `ostler.`"""
 
 INTAKE = "test_web.test_intake_stores_other_webhooks_while_a_row_is_locked"
 OFFERING = "test_web.test_offering_offers_other_pods_while_an_offer_is_locked"
@@ -94,7 +94,7 @@ LOOPS: Mapping[str, str] = {
     # sidecar of container jobs
     "exec-stdin": NO_DATABASE,
 }
-"""By the name of a thread or of an asyncio task, else by the function or class that starts it."""
+"""Tests by the name of a thread or of an asyncio task, or by the function or class that starts it."""
 
 RUNNING: Mapping[str, str] = {
     "Offering._run": OFFERING,

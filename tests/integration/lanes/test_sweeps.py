@@ -60,7 +60,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "catch_up": (JOB,),
     "gates": ("SELECT 1 FROM gates WHERE upstream = 'github' FOR NO KEY UPDATE",),
 }
-"""The rows of the first subject. One at a time is locked."""
+"""The rows of the first subject. One of them at a time is locked."""
 
 BOTH = [
     pytest.param(member, row, id=f"{member.name}-{row.split()[3]}") for member in FAMILY for row in ROWS[member.name]
@@ -69,21 +69,21 @@ BOTH = [
 
 @dataclass(slots=True)
 class Subject(Stage):
-    """A stage that plays the stories of a `Member` on one Pod and a job, a runner and a claim of its own."""
+    """A stage that plays the stories of a `Member` on one Pod, with its own job, runner and claim."""
 
     number: int = 0
     pod: str = ""
 
     def pods(self) -> dict[str, PodSeen]:
-        """Return the one Pod."""
+        """Return the only Pod."""
         return {name: pod for name, pod in Stage.pods(self).items() if name == self.pod}
 
     def job(self, job_id: int, *, state: str = "claimed") -> None:
-        """Insert a job that no other subject has."""
+        """Insert a job that no other subject uses."""
         Stage.job(self, job_id + 100 * self.number, state=state)
 
     def claim(self, pod: str, *, job_id: int | None, runner: str | None = None, **what: Any) -> int:
-        """Insert a claim of a job and a runner that no other subject has."""
+        """Insert a claim with a job and a runner that no other subject uses."""
         own = None if job_id is None else job_id + 100 * self.number
         claim = Stage.claim(self, pod, job_id=own, runner=runner and runner_of(self.number), **what)
         self.rows("UPDATE mint_attempts SET runner_id = :id WHERE claim_id = :claim", id=77 + self.number, claim=claim)
@@ -121,7 +121,7 @@ class TwoRunners(GitHub):
 
 @pytest.fixture(scope="module")
 def home(admin: KubeClient) -> Iterator[str]:
-    """A namespace with a pool for all tests here; what one of them left is tidied up before the next."""
+    """A namespace with a pool for all tests here. The remains of each test are removed before the next one."""
     name = f"lanes-{secrets.token_hex(6)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     spec = {"image": "runner:1", "runnerLabels": ["self-hosted", "small"], "replicas": 3}
@@ -150,7 +150,7 @@ def stage(database: Database, admin: KubeClient, home: str, monkeypatch: pytest.
 
 
 def deliveries(subject: Subject, _github: GitHub) -> None:
-    """A delivery that is old enough to be pruned."""
+    """A delivery that is old enough for the pruning."""
     guid = f"a{subject.number}"
     subject.rows(
         "INSERT INTO deliveries VALUES (:guid, 'workflow_job', 'queued', 1, 'accepted', now() - interval '8 d')",
@@ -159,7 +159,7 @@ def deliveries(subject: Subject, _github: GitHub) -> None:
 
 
 def lost_webhooks(subject: Subject, github: GitHub) -> None:
-    """A delivery that failed, and was asked for once before."""
+    """A delivery that failed, and that was requested once before."""
     at = utcnow() - timedelta(seconds=10)
     github.attempts.append(
         DeliverySeen(
@@ -182,7 +182,7 @@ def lost_webhooks(subject: Subject, github: GitHub) -> None:
 
 
 def untold_jobs(subject: Subject, github: GitHub) -> None:
-    """A job without any webhook; the first one only lacks the webhook of its end."""
+    """A job without any webhook. The first one lacks only the webhook of its end."""
     if subject.number == 1:
         github.listing.run(job(107))
         return
@@ -196,7 +196,7 @@ def caught_up(stage: Stage, _github: GitHub) -> int:
 
 
 def failing_upstreams(subject: Subject, _github: GitHub) -> None:
-    """An upstream whose gate has to close; there is a row for it since it was open."""
+    """An upstream whose gate must close. It has a row that was written while the gate was open."""
     upstream = ("github", "kubernetes")[subject.number]
     if subject.number == 0:
         subject.rows("INSERT INTO gates (upstream) VALUES ('github') ON CONFLICT DO NOTHING")

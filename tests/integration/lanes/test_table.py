@@ -1,4 +1,4 @@
-"""No lane is missing from the table: neither a task, nor a thread or loop of web, watch and worker."""
+"""The table contains every lane: every task, and every thread and loop of web, watch and worker."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.integration.lanes.table import LOOPS, NO_DATABASE, TASKS
 
 ROOT = Path(__file__).parents[3]
 STARTS = {"Thread", "ThreadPoolExecutor", "Timer", "ProcessPoolExecutor", "create_task", "ensure_future", "TaskGroup"}
-"""What starts a thread or a loop."""
+"""Functions that start a thread or a loop."""
 
 PACKAGES = ("web", "tasks", "models", "ostler", "cli", "watch", "k8s_adapters", "github_adapters", "rules", "deploys")
 COMMANDS = ROOT / "cli"
-"""Commands that a person runs serve nobody else."""
+"""Commands that a person runs. No other process waits for them."""
 
 
 def lanes_of(path: Path) -> Iterator[str]:
-    """Yield the lanes that a module starts: by the name that is given, else by the function or class around it."""
+    """Yield the lanes that a module starts, by their given name or by the function or class around them."""
 
     def visit(node: ast.AST, around: tuple[str, ...]) -> Iterator[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

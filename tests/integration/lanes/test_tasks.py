@@ -1,4 +1,4 @@
-"""The matcher, the reconciler and the watch's tasks go on while a row of somebody else's is locked (law L14)."""
+"""The matcher, the reconciler and the watch's tasks continue while a row of another subject is locked (law L14)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def worker(database: Database, stage: Stage) -> Iterator[Stage]:
 def test_dispatch_claims_another_job_while_a_row_is_locked(
     matching: Matching, database: Database, row: str, pods: int
 ) -> None:
-    """One Pod for two jobs, the older one unavailable; or one job for three Pods, one of them unavailable."""
+    """One Pod for two jobs, the older one locked; or one job for three Pods, one of them locked."""
     pool = matching.pool()
     matching.job(matching.account(1), pool, age=500)
     if pods == 1:
@@ -74,7 +74,7 @@ def test_dispatch_claims_another_job_while_a_row_is_locked(
 def test_dispatch_of_another_pool_follows_soon_when_a_matcher_holds_the_first(
     matching: Matching, database: Database
 ) -> None:
-    """One worker thread: it finds the advisory lock of the first pool held, and has the second one next."""
+    """The worker has one thread. It finds the advisory lock of the first pool held, and runs the second pool next."""
     first, second = matching.pool(), matching.pool()
     wanted = matching.job(matching.account(1), second)
     matching.job(1, first)
@@ -91,7 +91,7 @@ def test_dispatch_of_another_pool_follows_soon_when_a_matcher_holds_the_first(
 
 
 def _tolerate(call: object) -> None:
-    """Run a turn that may fail as its own row is locked."""
+    """Run a turn, and ignore a failure because of its own locked row."""
     try:
         call()  # type: ignore[operator]
     except Exception as error:  # noqa: BLE001  what a locked row of its own raises is the lane's business

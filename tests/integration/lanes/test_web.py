@@ -1,4 +1,4 @@
-"""Each lane of a web process serves others while one row is locked (law L14)."""
+"""Each lane of a web process serves other requests while one row is locked (law L14)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TWELVE = 12
 
 @pytest.fixture
 def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
-    """Rows, and web processes whose engines wait for locks as long as in production."""
+    """Rows, and web processes whose engines wait for locks for as long as in production."""
     with open_stage(database, redis_server) as stage:
         yield stage
 
@@ -142,7 +142,7 @@ OF_UVICORN = re.compile(r"(Server|LifespanOn|RequestResponseCycle)\..*")
 
 
 async def running_loops() -> set[str]:
-    """Return what runs in this event loop, but for the server's own tasks and this one."""
+    """Return the tasks that run in this event loop, except the server's own tasks and this one."""
     found = set()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         coroutine = getattr(task.get_coro(), "__qualname__", "")

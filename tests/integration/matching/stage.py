@@ -1,4 +1,4 @@
-"""Rows that the matcher reads, and a runtime for it: accounts, pools, offered Pods, queued jobs."""
+"""Rows for the matcher, and a runtime for it: accounts, pools, offered Pods, queued jobs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _numbers = itertools.count(1)
 
 
 class WakeKeys:
-    """The wake keys of Redis: a key that is set is not set again until it is taken."""
+    """The wake keys of Redis. A key that is set is not set again until it is deleted."""
 
     def __init__(self) -> None:
         self.set: set[int] = set()
 
     def wake(self, pool_id: int) -> bool:
-        """Set a pool's key; return whether that was news and a message goes out."""
+        """Set a pool's key. Return whether the key was not set before, so that a message is sent."""
         news = pool_id not in self.set
         self.set.add(pool_id)
         return news
@@ -45,7 +45,7 @@ class WakeKeys:
 
 @dataclass
 class Stage(Transactions):
-    """One database and what runs on it. It is the matcher's runtime, too."""
+    """One database and the processes on it. The stage is also the matcher's runtime."""
 
     engine: Engine
     settings: Settings
@@ -59,7 +59,7 @@ class Stage(Transactions):
     def account(
         self, account_id: int, *, count: int = PLENTY, vcpu: int = PLENTY, memory: int = PLENTY, weight: float = 1.0
     ) -> int:
-        """Insert an account; vCPU and GiB of its budget are whole."""
+        """Insert an account. vCPU and GiB of its budget are whole numbers."""
         self._execute(
             """
             INSERT INTO accounts (id, login, weight, budget_count, budget_vcpu, budget_memory, created_at)
@@ -76,7 +76,7 @@ class Stage(Transactions):
         return account_id
 
     def pool(self, *, vcpu: int = 2, memory: int = 4, template: str = "hash", autoscaled: bool = False) -> int:
-        """Insert a pool; vCPU and GiB of its Pods are whole."""
+        """Insert a pool. vCPU and GiB of its Pods are whole numbers."""
         name = f"pool-{next(_numbers)}"
         table = metadata.tables["pools"]
         times = {column.name: NOW for column in table.c if isinstance(column.type, DateTime) and not column.nullable}
@@ -120,7 +120,7 @@ class Stage(Transactions):
         )
 
     def pod(self, pool_id: int, *, web: str | None = WEB, template: str = "hash") -> str:
-        """Insert a runner Pod, offered by `web` unless that is None, and return its UID."""
+        """Insert a runner Pod and return its UID. The Pod is offered by `web`, unless `web` is None."""
         uid = f"pod-{next(_numbers)}"
         self._execute(
             """
@@ -143,7 +143,7 @@ class Stage(Transactions):
         return uid
 
     def spare(self, account_id: int, pool_id: int, *, age: float = 10, scope: str | None = None) -> int:
-        """Insert a delivered claim without a job, on a Pod of its own, and return its id."""
+        """Insert a delivered claim without a job on a new Pod, and return its id."""
         uid = self.pod(pool_id, web=None)
         return self._insert(
             """
@@ -194,7 +194,7 @@ class Stage(Transactions):
 
 
 def make_stage(database: Database, **changes: Any) -> Stage:
-    """Return a stage whose web process beats; `changes` are settings."""
+    """Return a stage with a live web process. `changes` are settings."""
     settings = Settings(
         database_url=database.url,
         redis_url=Secret("redis://localhost/0"),

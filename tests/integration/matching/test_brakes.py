@@ -1,4 +1,4 @@
-"""A pool whose runners never execute is given one claim at a time, and others go on."""
+"""A pool whose runners never execute gets one claim at a time, and other pools are not affected."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def stage(database: Database) -> Stage:
 
 
 def at(seconds: float) -> datetime:
-    """Return the time `seconds` after the beginning."""
+    """Return the time `seconds` after the start of the test."""
     return NOW + timedelta(seconds=seconds)
 
 
 def match(stage: Stage, pool: int, *, now: datetime) -> Sequence[int]:
-    """Run the matcher while the web process beats; return its claims."""
+    """Run the matcher with a live web process, and return its claims."""
     with stage.engine.begin() as db:
         db.execute(text("UPDATE web_instances SET beat_at = :now"), {"now": now})
         db.execute(text("UPDATE offers SET until = :until"), {"until": now + timedelta(seconds=50)})
@@ -81,7 +81,7 @@ def account_of(stage: Stage, claim: int) -> int:
 
 
 def fleet(stage: Stage, *accounts: int, jobs: int = 3, pods: int = 20, age: float = 1000) -> int:
-    """Return a pool with Pods, and with so many jobs of each account."""
+    """Return a pool with Pods, and with `jobs` jobs of each account."""
     pool = stage.pool()
     for account in accounts:
         stage.account(account)
@@ -402,7 +402,7 @@ def test_an_execution_lifts_a_job_set_aside_without_a_brake_once(stage: Stage) -
 
 
 def of_version(stage: Stage, pool: int, *, accepted_for: timedelta | None = None) -> None:
-    """Let the runners of a pool report one version, which GitHub's list accepts for this time."""
+    """Let the runners of a pool report one version, which GitHub accepts for this time."""
     with stage.engine.begin() as db:
         db.execute(
             text("""

@@ -1,4 +1,4 @@
-"""Processes whose clocks differ still match jobs with Pods: each corrects its clock by that of Postgres."""
+"""Processes with different clocks still match jobs with Pods: each corrects its clock by that of Postgres."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stage(database: Database) -> Stage:
 
 
 def be_another_process(monkeypatch: pytest.MonkeyPatch, database: Database, *, ahead: float) -> datetime:
-    """Become a connected process whose machine is `ahead` seconds ahead; return its time."""
+    """Become a connected process whose clock is `ahead` seconds ahead, and return its time."""
     monkeypatch.setattr(clock, "process", Clock(machine=lambda: datetime.now(UTC) + timedelta(seconds=ahead)))
     engine = make_engine(database.url, pool_size=1, application="test")
     with engine.connect():

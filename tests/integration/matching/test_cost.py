@@ -1,4 +1,4 @@
-"""Cost of a matcher run for Postgres: statements, plans, rows read. Counted, never timed."""
+"""Cost of a matcher run for Postgres: statements, plans and read rows are counted, and no time is measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.models.webhook_rows import NOW
 
 DEEP = 3000
 STATEMENTS = 10
-"""Of a run that pairs jobs and meets neither spares nor failed installations."""
+"""Statements of a run that pairs jobs and finds neither spares nor failing installations."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def stage(database: Database) -> Stage:
 
 
 def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a node of a plan and all below it."""
+    """Yield a node of a plan and all nodes below it."""
     yield node
     for child in node.get("Plans", []):
         yield from nodes(child)
@@ -87,7 +87,7 @@ def test_a_plan_made_while_the_tables_were_empty_walks_no_queue_either(stage: St
 
 
 def _plan_of_heads(db: Connection, pool: PoolShape) -> tuple[Any, float]:
-    """Return the heads, and how many rows of `jobs` were checked for them."""
+    """Return the heads, and the number of rows of `jobs` that were checked for them."""
     heads, plan = _explained(
         db, lambda: read_queue_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW)
     )
@@ -139,7 +139,7 @@ def test_usage_reads_ending_pods_from_partial_indexes(stage: Stage, plan: str, a
 
 
 def _explained(db: Connection, ask: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """Return what the last statement of `ask` found, and its plan with the rows that it read."""
+    """Return the result of the last statement of `ask`, and its plan with the rows that it read."""
     sent: list[tuple[str, Any]] = []
     event.listen(db, "before_cursor_execute", lambda _db, _cur, sql, values, *_: sent.append((sql, values)))
     found = ask()

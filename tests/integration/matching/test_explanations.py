@@ -2,7 +2,7 @@
 
 An explanation is true if its cure works: the test removes only the cause that the explanation names, and runs the
 matcher again, until the job is matched or no Pod of its pool is free. A cause that the explanation cannot name ends the
-story.
+test.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def told(stage: Stage, job: int) -> Explanation:
 
 
 def free(stage: Stage, pool: int) -> int:
-    """Return how many Pods of a pool the matcher can use."""
+    """Return the number of Pods of a pool that the matcher can use."""
     return transaction(stage.engine, lambda db: matching.offered(db, pool, now=NOW)).free
 
 
@@ -56,7 +56,7 @@ def match_all(stage: Stage, pools: list[int]) -> None:
 
 
 def fail_runners(stage: Stage, pool: int, accounts: list[int]) -> None:
-    """Record so many failures of runners that the pool is braked, or its one account, and that a probe is not due."""
+    """Record enough failures of runners to brake the pool, or its only account, while no probe is due."""
     for number, account in enumerate(accounts * 3):
         stage.change(
             """
@@ -73,7 +73,7 @@ def fail_runners(stage: Stage, pool: int, accounts: list[int]) -> None:
 
 
 def cure(stage: Stage, job: int, found: Explanation) -> None:
-    """Remove the cause that an explanation names, and nothing else."""
+    """Remove the cause that an explanation names, and no other."""
     row = stage.rows("SELECT account_id, pool_id FROM jobs WHERE id = :id", id=job)[0]
     reserved = re.search(r"reserved for its older job (\d+) of org/app in pool", found.summary)
     where = {"pool": row.pool_id, "account": row.account_id}

@@ -1,4 +1,4 @@
-"""Pods that outlive their job count in the budget of the account that they served (law L2), each Pod once."""
+"""A Pod that outlives its job counts once in the budget of the account that it served (law L2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(stage: Stage, statement: str, **values: object) -> None:
 
 
 def deliver_all(stage: Stage) -> list[int]:
-    """Deliver every claim that was only claimed, and return them."""
+    """Deliver every claim that is in state `claimed`, and return the claims."""
     run(
         stage,
         "UPDATE claims SET state = 'minted', jit = 'x', stamp = 'on', runner_name = 'runner-' || id "
@@ -45,7 +45,7 @@ def deliver_all(stage: Stage) -> list[int]:
 
 
 def complete(stage: Stage, *claim_ids: int) -> None:
-    """End claims and their jobs as the webhook `completed` does. Their Pods live on."""
+    """End claims and their jobs as the webhook `completed` does. Their Pods stay."""
     for claim_id in claim_ids:
         with stage.engine.begin() as db:
             moved = move_claim(
@@ -72,7 +72,7 @@ def ending(stage: Stage, account: int) -> int:
 
 
 def serve(stage: Stage, account: int = ACME) -> int:
-    """Have one job of a new account delivered to the one free Pod of a new pool, and return its claim."""
+    """Deliver one job of a new account to the only free Pod of a new pool, and return its claim."""
     pool = stage.pool()
     stage.job(stage.account(account), pool)
     stage.pod(pool)

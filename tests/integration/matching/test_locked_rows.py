@@ -1,4 +1,4 @@
-"""One locked Pod, job or account does not keep a pool with free Pods from its other jobs (law L14)."""
+"""One locked Pod, job or account does not prevent the other jobs of a pool from getting its free Pods (law L14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A probe of an installation that fails is spent on no job that the runner brake of its pool keeps back."""
+"""A probe of a failing installation never uses a job that the runner brake of its pool holds back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.matching.test_brakes import account_of, at, fail, fleet, 
 from tests.integration.models.webhook_rows import NOW
 
 DUE = 70
-"""Seconds after the beginning at which the installation is to be probed, and no runner of a braked pool is."""
+"""Seconds after the start at which a probe of the installation is due, and none of a braked pool's runner."""
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def stage(database: Database) -> Stage:
 
 
 def brake_until(stage: Stage, pool: int, *, runner_probe: datetime) -> None:
-    """Brake a pool for the jobs it has, so that its next runner is probed at `runner_probe`."""
+    """Brake a pool for its jobs, so that its next runner is probed at `runner_probe`."""
     fail(stage, match(stage, pool, now=NOW), now=at(40))
     with stage.engine.begin() as db:
         db.execute(text("UPDATE runner_failures SET at = :at"), {"at": runner_probe - timedelta(seconds=10)})
 
 
 def refuse_mints(stage: Stage) -> None:
-    """Let mints of the installation have failed a while ago: all queued jobs are held, and a probe is due."""
+    """Let mints of the installation fail in the past: all queued jobs are held, and a probe is due."""
     with stage.engine.begin() as db:
         backoffs.record_failure(db, kind="installation", key="1", reason="mints fail", now=at(45))
         db.execute(text("UPDATE backoffs SET not_before = :until"), {"until": at(300)})
@@ -38,7 +38,7 @@ def refuse_mints(stage: Stage) -> None:
 
 
 def probe(stage: Stage) -> int | None:
-    """Return the job that was let past the backoff, if one was."""
+    """Return the job that passed the backoff as a probe, or None."""
     found: int | None = stage.rows("SELECT probe_job_id FROM backoffs WHERE kind = 'installation'")[0].probe_job_id
     return found
 

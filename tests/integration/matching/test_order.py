@@ -1,4 +1,4 @@
-"""Order of jobs in real tables: accounts, weights, priorities, reservations, and jobs that are not read at all."""
+"""Order of jobs in real tables: accounts, weights, priorities, reservations, and jobs that need not be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of a Pod for a job: spares before warm Pods, the current template first, and only Pods that a web hears."""
+"""Choice of a Pod for a job: spares before warm Pods, the current template first, and only Pods with a live web."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One job is let past the backoff of an installation that fails, and never two."""
+"""One job at a time passes the backoff of a failing installation, as a probe, and never two."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stage(database: Database) -> Stage:
 
 
 def fail(stage: Stage, *, now: datetime = NOW, probing: bool = False) -> datetime:
-    """Let the mints of the installation have failed; its queued jobs are held."""
+    """Record failed mints of the installation, which hold its queued jobs."""
 
     def body(db: Connection) -> datetime:
         return backoffs.record_failure(db, kind="installation", key="1", reason="mints fail", probing=probing, now=now)
@@ -38,7 +38,7 @@ def fail(stage: Stage, *, now: datetime = NOW, probing: bool = False) -> datetim
 
 
 def held(stage: Stage, jobs: int, pools: int = 1) -> list[int]:
-    """Return the pools with so many held jobs each, and Pods for all of them."""
+    """Return pools with `jobs` held jobs each, and Pods for all of these jobs."""
     account = stage.account(1)
     found = [stage.pool() for _ in range(pools)]
     for pool in found:
@@ -50,7 +50,7 @@ def held(stage: Stage, jobs: int, pools: int = 1) -> list[int]:
 
 
 def match(stage: Stage, pool: int, *, now: datetime) -> Sequence[int]:
-    """Run the matcher while the web process beats; return its claims."""
+    """Run the matcher with a live web process, and return its claims."""
     with stage.engine.begin() as db:
         db.execute(text("UPDATE web_instances SET beat_at = :now"), {"now": now})
         db.execute(text("UPDATE offers SET until = :until"), {"until": now + timedelta(seconds=50)})
@@ -77,10 +77,10 @@ def test_the_oldest_held_job_alone_is_let_through(stage: Stage) -> None:
 
 @pytest.mark.parametrize("seed", ["", "the backoff is not locked"])
 def test_two_matchers_send_one_probe(stage: Stage, seed: str) -> None:
-    """Two threads stand for two workers: a matcher keeps nothing in its process.
+    """Two threads stand for two workers, because a matcher stores nothing in its process.
 
-    All that two of them share is the backoff's row, and what keeps them apart is its lock. That belongs to a
-    connection, and each thread has its own.
+    Two workers share only the row of the backoff, and its lock separates them. The lock belongs to a connection, and
+    each thread has its own.
     """
     first, second = held(stage, 2, pools=2)
     if seed:

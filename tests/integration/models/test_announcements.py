@@ -1,4 +1,4 @@
-"""New names and new installations: told once, twice, late, or of somebody else."""
+"""Webhooks about new names and new installations, also repeated, late, or about another owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that GitHub gave to another runner than ours was minted for, cancelled jobs, and crossing webhooks."""
+"""Jobs that GitHub gave to another runner than the minted one, cancelled jobs, and webhooks that cross."""
 
 from __future__ import annotations
 
@@ -382,7 +382,7 @@ _numbers = itertools.count(10_000, 10)
 
 
 Story = list[list[tuple[bool, int, int]]]
-"""Batches of (completed or in_progress, which job, which runner; -1 is none)."""
+"""Batches of tuples: completed or in_progress, number of the job, number of the runner (-1: none)."""
 
 
 def _set_the_stage(engine: Engine, jobs: list[tuple[str, bool]], spares: int) -> tuple[int, list[int]]:
@@ -542,7 +542,7 @@ def _wait_for_a_blocked_backend(engine: Engine) -> None:
 
 
 def _waits() -> list[float]:
-    """Return the number of waits that the metric has seen, and their sum in seconds."""
+    """Return the number of waits in the metric, and their sum in seconds."""
     samples = [each for metric in telemetry.JOB_WAIT_SECONDS.collect() for each in metric.samples]
     return [
         sum(each.value for each in samples if each.name == f"ostler_job_wait_seconds_{part}")

@@ -1,4 +1,4 @@
-"""Effects of webhooks on the rows of jobs, however late, doubled or mixed up they come."""
+"""Effects of webhooks on the rows of jobs, even if they arrive late, twice or out of order."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def _outcome(engine: Engine, job_id: int) -> tuple[dict[str, Any], dict[str, Any
 
 @st.composite
 def _arrivals(draw: st.DrawFn) -> list[list[tuple[str, int]]]:
-    """Draw batches of (action, copy): every action once or more, in any order; a copy is its own delivery or not."""
+    """Draw batches of (action, copy): every action at least once, in any order. A copy can be a delivery of its own."""
     copies = st.tuples(st.sampled_from(_STORY), st.integers(0, 1))
     arrivals = draw(st.permutations([(action, 0) for action in _STORY] + draw(st.lists(copies, max_size=4))))
     batches: list[list[tuple[str, int]]] = [[]]

@@ -1,4 +1,4 @@
-"""Migrations: up, down and up again, and what they make is what the models say."""
+"""Migrations: up, down and up again. Their result equals the models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def empty(postgres: Postgres) -> Iterator[Engine]:
 
 
 def _shape(engine: Engine) -> list[tuple[str, ...]]:
-    """Return every column, index and constraint of the schema, as Postgres writes them."""
+    """Return every column, index and constraint of the schema, in Postgres' own form."""
     with engine.connect() as db:
         rows = db.execute(
             text("""
@@ -79,7 +79,7 @@ def test_the_models_say_what_the_migrations_make(empty: Engine) -> None:
 
 
 def test_what_the_comparison_does_not_see_is_the_same_too(empty: Engine) -> None:
-    """It ignores storage and the predicates of indexes; laws depend on both."""
+    """The comparison ignores storage and the predicates of indexes. Laws depend on both."""
     migrate.upgrade(empty)
     made = _shape(empty)
     with empty.begin() as db:

@@ -1,4 +1,4 @@
-"""The mirror of a pool: an older check writes nothing over a newer one."""
+"""The mirror of a pool: an older check never overwrites a newer one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POOL = pool_facts(replicas=3, generation=7)
 
 
 def look(database: Database, pool: PoolFacts, *, problem: str | None = None) -> tuple[int, int, str | None]:
-    """Write down one check of a pool; return generation, replicas and problem of its row."""
+    """Record one check of a pool, and return generation, replicas and problem of its row."""
     if problem is None:
         transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=utcnow()))
     else:
@@ -132,7 +132,7 @@ def pool_id(database: Database) -> int:
 
 
 def recorded(database: Database) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Return author, old and new values of each change, the oldest first."""
+    """Return author, old and new values of each change, oldest first."""
     return [(row.who, row.old, row.new) for row in run_sql(database.engine, "SELECT * FROM changes ORDER BY id")]
 
 

@@ -1,4 +1,4 @@
-"""Lists of Pods that end out of order: the newest stays, as a share and as what a pool was last served by."""
+"""Lists of Pods that end out of order: the newest stays, both as the share and as the last one of a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held jobs of many accounts, matched again."""
+"""Held jobs of many accounts are matched again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rematch(database: Database, *, limit: int) -> Rematched:
 
 @pytest.fixture
 def _held(database: Database) -> None:
-    """Jobs of a tenant that no pool will ever serve, and behind them one that a new pool serves."""
+    """Jobs of an account that no pool will ever serve, and after them one that a new pool serves."""
     came(database, range(1, MANY + 1), owner=TENANT, label="trick")
     came(database, range(1000, 1001), owner=HONEST, label="new")
     add_pool(database.engine, "new")

@@ -1,4 +1,4 @@
-"""Rows and events for the tests of webhooks: pools, Pods, claims as the claim path leaves them."""
+"""Rows and events for the tests of webhooks: pools, Pods, and claims as the claim path writes them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def completed(job_id: int, runner: str | None, conclusion: str = "success", **ch
 def deliver(
     engine: Engine, *events: WorkflowJobEvent, guids: tuple[str, ...] = (), now: datetime = NOW
 ) -> intake.Applied:
-    """Apply events in one transaction, each with a GUID of its own unless given."""
+    """Apply events in one transaction. Each event has a new GUID unless GUIDs are given."""
     names = guids or tuple(f"guid-{next(_numbers)}" for _ in events)
     batch = [intake.Received(guid, event) for guid, event in zip(names, events, strict=True)]
     return transaction(engine, lambda db: intake.apply(db, batch, budget=BUDGET, now=now))
@@ -108,7 +108,7 @@ def add_claim(
     account_id: int = ACME,
     scope: str = "orgs/acme",
 ) -> int:
-    """Insert a claim on a Pod of its own, as the claim path would have left it in `state`, and return its id."""
+    """Insert a claim in `state` on a new Pod, as the claim path writes it, and return its id."""
     number = next(_numbers)
     delivered = state in {"delivered", "executing"}
     with engine.begin() as db:
@@ -180,7 +180,7 @@ def execution_row(engine: Engine, job_id: int) -> Row[Any] | None:
 
 
 def count(engine: Engine, table: str) -> int:
-    """Return how many rows a table has."""
+    """Return the number of rows of a table."""
     with engine.connect() as db:
         found: int = db.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()  # noqa: S608
     return found

@@ -1,4 +1,4 @@
-"""The stage of the tasks' tests, with a Postgres that nobody trusts yet."""
+"""The stage of the tasks' tests, with a Postgres that is not trusted yet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["Stage", "StubGitHub", "github", "pod", "stage", "untrusted"]
 
 @pytest.fixture
 def untrusted(stage: Stage) -> Stage:
-    """A stage as a fresh installation is."""
+    """A stage in the state after a new installation."""
     stage.rows("UPDATE epochs SET trusted_until = NULL")
     return stage

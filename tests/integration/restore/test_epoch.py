@@ -1,4 +1,4 @@
-"""The epoch: it detects a restored Postgres, whatever runs meanwhile, and doubts what it cannot read."""
+"""The epoch detects a restored Postgres, even if other processes write meanwhile. A failed read is doubt, not proof."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_of_two_at_once_neither_finds_an_earlier_state(untrusted: Stage, monkeyp
 def test_comparison_overtaken_before_it_reads_raises_no_alarm(
     untrusted: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster is read first. A row read before it would look older than what another process wrote since."""
+    """The cluster is read first. An older row would look behind a newer epoch that another process wrote meanwhile."""
     standing(untrusted)
     real = adapter.read_epoch
 

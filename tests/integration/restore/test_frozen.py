@@ -1,4 +1,4 @@
-"""While Postgres is or might be an earlier state, it cannot harm a Pod with work unknown to it."""
+"""While Postgres is or might be an earlier state, it cannot harm a Pod with work that it does not know."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pool_id(stage: Stage) -> int:
 
 
 def begin(stage: Stage, claim_id: int, step: str) -> bool:
-    """Return whether a step of a claim can be begun."""
+    """Return whether a step of a claim can begin."""
 
     def body(db: Connection) -> object:
         now = utcnow()
@@ -80,7 +80,7 @@ def test_no_step_of_a_claim_is_taken(stage: Stage, pod: str, step: str, set_up: 
 
 @DOUBTS
 def test_the_reconciler_retires_no_pod_that_is_too_many(stage: Stage, pod: str, doubt: str) -> None:
-    """In an earlier state a busy Pod looks warm: it is what a scale-down takes."""
+    """In an earlier state, a busy Pod looks warm, so a scale-down would retire it."""
     assert pod
     stage.rows("UPDATE pools SET replicas = 0")
     stage.rows(doubt)
@@ -114,7 +114,7 @@ def test_a_message_of_before_retires_and_releases_nothing(
 
 @DOUBTS
 def test_no_minted_claim_is_marked_for_its_unstamp(stage: Stage, pod: str, doubt: str) -> None:
-    """The Pod does not poll because it got its JIT, which these rows do not know."""
+    """The Pod does not poll because its JIT was delivered, which these rows do not contain."""
     stage.job(7)
     claim_id = stage.claim(pod, job_id=7, state="minted")
     stage.rows("UPDATE claims SET stamp = 'on', minted_at = now() - interval '1 h'")
@@ -131,7 +131,7 @@ def test_no_minted_claim_is_marked_for_its_unstamp(stage: Stage, pod: str, doubt
 
 
 def test_a_stamp_never_replaces_that_of_a_later_claim(stage: Stage, pod: str) -> None:
-    """Before anybody has compared: the Pod works for a claim that these rows do not know."""
+    """No comparison has run yet, and the Pod works for a claim that these rows do not contain."""
     stage.job(7)
     claim_id = stage.claim(pod, job_id=7, state="claimed")
     uid = stage.pods()[pod].uid

@@ -1,4 +1,4 @@
-"""`ostler restore` on a real cluster: what Postgres forgot of busy Pods is rebuilt before anything may kill again."""
+"""`ostler restore` on a real cluster: the lost rows of busy Pods are rebuilt before any Pod may be deleted again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MERGE = "application/merge-patch+json"
 
 
 class Crowd(StubGitHub):
-    """A GitHub with any number of runners and jobs; of one that is not there it says that it is queued."""
+    """A GitHub with any runners and jobs. It answers that an unknown job is queued."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ class Crowd(StubGitHub):
 
 @dataclass
 class World:
-    """A stage whose Postgres is about to be found an earlier state, and a GitHub with any runners and jobs."""
+    """A stage whose Postgres is about to be found older than the cluster, and a GitHub with any runners and jobs."""
 
     stage: Stage
     github: Crowd
     said: list[str] = field(default_factory=list)
 
     def runner(self, pod: str, *, busy: bool = False, online: bool = True) -> str:
-        """Have GitHub list a runner of this Pod."""
+        """Add a runner of this Pod to GitHub's list."""
         name = f"{pod}-0123abcd"
         status = "online" if online else "offline"
         runners = self.github.runners
@@ -68,7 +68,7 @@ class World:
         return name
 
     def stamp(self, pod: str, *, claim: int, owner: int = 1) -> None:
-        """Stamp a Pod, as a claim did that Postgres has forgotten."""
+        """Stamp a Pod for a claim that Postgres has lost."""
         body = {
             "metadata": {
                 "labels": {"ostler.dev/runner-pool-owner": str(owner)},
@@ -79,7 +79,7 @@ class World:
         self.stage.kube.request("PATCH", path, body=body, content_type=MERGE)
 
     def poller_exited(self, pod: str) -> None:
-        """Be the kubelet: the poller wrote the JIT and exited 0, the runner runs."""
+        """Write the kubelet's status of a Pod whose poller wrote the JIT and exited 0, and whose runner runs."""
         containers: list[dict[str, Any]] = [
             {"name": name, "state": state, "image": "runner:1", "imageID": "", "ready": False, "restartCount": 0}
             for name, state in (("poller", {"terminated": {"exitCode": 0}}), ("runner", {"running": {}}))
@@ -89,7 +89,7 @@ class World:
         self.stage.kube.request("PATCH", path, body=body, content_type=MERGE)
 
     def put_back(self) -> None:
-        """Let Postgres be older than the cluster."""
+        """Make Postgres older than the cluster."""
         self.stage.rows("UPDATE epochs SET number = number - 1")
         epoch.run()
 
@@ -112,7 +112,7 @@ class World:
 
 @pytest.fixture
 def world(stage: Stage, pod: str, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Two Pods of account 1, both epochs at 2."""
+    """Two Pods of account 1, with both epochs at 2."""
     assert pod
     monkeypatch.setattr(restoring, "QUIET_SECONDS", 0)
     stage.job(1, state="completed")
@@ -259,7 +259,7 @@ def test_rebuilt_repository_claim_has_its_id_and_ends_when_its_runner_is_gone(wo
 
 
 def test_a_claim_of_before_is_its_pods_whatever_its_repository_was_called(world: World) -> None:
-    """The jobs that are over keep the name of their time, and the oldest have no id."""
+    """Finished jobs keep the repository name of their time, and the oldest ones have no repository id."""
     pod, stage = min(world.stage.pods()), world.stage
     stage.job(2, state="completed")
     stage.job(7)
@@ -351,7 +351,7 @@ def test_the_epoch_rises_above_the_clusters_and_the_next_comparison_finds_all_we
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Simulated end of the process."""
 
 
 def test_restore_killed_at_any_step_releases_nothing_and_the_next_finishes_it(

@@ -20,7 +20,7 @@ class Form(HTMLParser):
         super().__init__()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a form and its fields down."""
+        """Record a form and its fields."""
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
             self.action = given["action"]
@@ -29,7 +29,7 @@ class Form(HTMLParser):
 
 
 class Browser:
-    """Follows the links and forms that a person would."""
+    """A browser that follows links and forms like a person."""
 
     def __init__(self) -> None:
         self._pool = urllib3.PoolManager()
@@ -43,7 +43,7 @@ class Browser:
         self._take(self._pool.request("GET", url, headers=headers, retries=False, timeout=30), url)
 
     def submit(self) -> None:
-        """Submit the form of the page, and follow where that leads."""
+        """Submit the form of the page, and follow the redirects."""
         form = Form()
         form.feed(self.content)
         target = urljoin(self.url, form.action)

@@ -36,14 +36,14 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @dataclass
 class Web:
-    """Stands for web: it takes what is signed with the secret of `file`, once that is there."""
+    """A stand-in for web that accepts webhooks signed with the secret in `file`, once the file exists."""
 
     file: Path
     url: str = ""
     answers: list[int] = field(default_factory=list)
     broken: int | None = None
     late: bool = False
-    """Its secret is not there yet when the first webhook comes."""
+    """The secret does not exist yet when the first webhook arrives."""
 
     def status_of(self, body: bytes, signature: str | None) -> int:
         """Return the answer to a webhook."""
@@ -68,7 +68,7 @@ def serving(web: Web) -> Iterator[Web]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Keep the test's output clean."""
+            """Print nothing, so that the output of the test stays readable."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     web.url = f"http://127.0.0.1:{server.server_port}/webhooks/github"
@@ -86,7 +86,7 @@ def read(file: Path) -> dict[str, Secret]:
 
 @contextmanager
 def setup(lab: Lab, webhook_url: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the command as an operator would, without a browser of its own."""
+    """Run the command as an operator would, but without a browser."""
     command = [
         sys.executable,
         "-m",
@@ -170,7 +170,7 @@ def test_ping_that_came_before_the_secret_was_kept_is_sent_again(lab: Lab, tmp_p
 
 
 def made(lab: Lab, file: Path, owner: list[str]) -> GitHub:
-    """Make an App as the flow does, and return a client with its id and key."""
+    """Create an App by the flow, and return a client with its id and key."""
     browser = Browser()
     with setup(
         lab, f"{lab.hooks.url}/webhooks/github", *owner, "--env-file", str(file), "--ping-within", "0"

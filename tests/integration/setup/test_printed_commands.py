@@ -1,4 +1,4 @@
-"""The commands of the installation page that need a person at a browser, typed as the page prints them."""
+"""The commands of the installation page that need a person at a browser, as the page prints them."""
 
 from __future__ import annotations
 

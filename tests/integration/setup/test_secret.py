@@ -1,4 +1,4 @@
-"""The App's secrets in the cluster: created, kept beside others, and overwritten only when that is asked for."""
+"""The App's secrets in the cluster: created, kept beside others, and overwritten on request only."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_immutable_secret_is_refused_by_the_check(
 
 
 def rights(admin: KubeClient, namespace: str, *verbs: str) -> str:
-    """Make a ServiceAccount that may use Secrets of a namespace with these verbs only. Return its token."""
+    """Create a ServiceAccount with exactly these verbs on the Secrets of a namespace, and return its token."""
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     admin.request("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", body={"metadata": {"name": "me"}})
     rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": list(verbs)}]

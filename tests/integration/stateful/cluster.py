@@ -1,6 +1,6 @@
 """A tiny cluster: Pods with a claim annotation that is compared before it is replaced, and their pollers.
 
-It answers the calls that the real adapters make and says at once when one of them breaks a law.
+It answers the calls of the real adapters, and fails at once if a call breaks a law.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 @dataclass
 class Pod:
-    """One runner Pod. `jits` are the JITs that its poller wrote down; a second one would be a second runner.
+    """One runner Pod. `jits` are the JITs that its poller wrote. A second JIT would be a second runner.
 
-    A Pod of a persistent pool writes down a registration in the same way, at the time `given_at`, and uses it once.
+    A Pod of a persistent pool writes a registration in the same way, at the time `given_at`, and uses it once.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Pod:
 
 
 class Cluster:
-    """Has the `request` and `get` of the adapters' `KubeClient`. `deleting` judges a deletion before it is done."""
+    """The methods `request` and `get` of the adapters' `KubeClient`. `deleting` checks a deletion before it is done."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Pod] = {}
@@ -116,7 +116,7 @@ class Cluster:
         return self.call(f"{method} {name}", lambda: answers[method](name, body))  # type: ignore[no-any-return]
 
     def get(self, path: str, *, decode: Callable[[bytes], T], query: Any = None, **_options: Any) -> T:
-        """Answer a call whose body the adapter decodes by itself."""
+        """Answer a call whose body the adapter decodes."""
         return decode(json.dumps(self.request("GET", path, query=query)).encode())
 
     def _list(self, selector: str) -> Json:
@@ -140,7 +140,7 @@ class Cluster:
         return pod.json()
 
     def _patch(self, name: str, operations: list[Json]) -> Json:
-        """Apply a JSON patch: all of it or, when a test does not hold, nothing."""
+        """Apply a JSON patch completely, or not at all if one of its tests fails."""
         pod = self._find(name)
         metadata = pod.json()["metadata"]
         removes = any(each["op"] == "remove" and each["path"].endswith(_pointer(OWNER_LABEL)) for each in operations)

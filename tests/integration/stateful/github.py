@@ -1,4 +1,4 @@
-"""A tiny GitHub: jobs, registered runners, and the webhooks that it has still to send."""
+"""A tiny GitHub: jobs, registered runners, and the webhooks that it still has to send."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.stateful.steps import outside
 from tests.integration.tasks.listing import job_seen
 
 ACCOUNTS = {77: "acme", 88: "zoo"}
-"""Ids and logins of the two organisations; the installation of each is its id plus 100."""
+"""Ids and logins of the two organisations. The id of an installation is the id of its organisation plus 100."""
 
 DEFAULT = GroupSeen(id=1, name="Default", visibility="all", public=False)
 MOODS: dict[str, Exception | None] = {
@@ -35,7 +35,7 @@ MOODS: dict[str, Exception | None] = {
 
 @dataclass
 class Runner:
-    """One registration; `job` while it executes."""
+    """One registration. `job` is set while the runner executes."""
 
     id: int
     name: str
@@ -48,7 +48,7 @@ class Runner:
 
 @dataclass
 class Job:
-    """What is true of a job."""
+    """The state of a job."""
 
     event: WorkflowJobEvent
     status: str = "queued"
@@ -57,7 +57,7 @@ class Job:
 
 
 class GitHub:
-    """Has the adapter's methods, each one outside call of the running step."""
+    """The methods of the adapter. Each of them is one call outside of the running step."""
 
     def __init__(self, *, late: Callable[[Callable[[], object]], None], clock: Callable[[], datetime]) -> None:
         self.jobs: dict[int, Job] = {}
@@ -65,7 +65,7 @@ class GitHub:
         self.webhooks: list[tuple[str, WorkflowJobEvent]] = []
         self.mood = "well"
         self.minted: dict[str, str] = {}
-        """JIT to runner name."""
+        """Runner name by JIT."""
         self._late = late
         self._clock = clock
         self._number = 0
@@ -89,7 +89,7 @@ class GitHub:
         self._send(job_id, "waiting" if waiting else "queued")
 
     def let_go(self, job_id: int) -> None:
-        """The environment lets a waiting job go."""
+        """Let the environment approve a waiting job."""
         self.jobs[job_id].status = "queued"
         self._send(job_id, "queued")
 
@@ -100,7 +100,7 @@ class GitHub:
         self._send(job_id, "in_progress")
 
     def finish(self, job_id: int, conclusion: str) -> Runner | None:
-        """End a job; a single-use runner is gone with it, and a persistent one is idle."""
+        """End a job. A single-use runner is then gone, and a persistent one is idle."""
         job = self.jobs[job_id]
         job.status, job.conclusion = "completed", conclusion
         self._send(job_id, "completed")
@@ -122,11 +122,11 @@ class GitHub:
         return runner
 
     def name_of(self, jit: str) -> str:
-        """Return the name of the runner that a JIT or a registration makes."""
+        """Return the name of the runner that a JIT or a registration creates."""
         return self.minted[jit] if jit in self.minted else _parse(jit)["name"]
 
     def fits(self, job: Job, runner: Runner) -> bool:
-        """Whether GitHub may give this job to this runner."""
+        """Return whether GitHub may give this job to this runner."""
         idle = runner.online and runner.job is None and job.status == "queued"
         return idle and runner.scope == f"orgs/{job.event.owner_login}" and set(job.event.labels) <= runner.labels
 
@@ -181,7 +181,7 @@ class GitHub:
         return self._call(f"get job {job_id}", lambda: self._job(job_id))  # type: ignore[no-any-return]
 
     def get_run(self, **_rest: Any) -> None:
-        """Know of no runs."""
+        """Answer that no run exists."""
 
     def get_installation(self, *, installation_id: int, **_rest: Any) -> InstallationSeen:
         account_id = installation_id - 100
@@ -220,7 +220,7 @@ class GitHub:
 
 
 def is_registration(jit: str) -> bool:
-    """Return True for a registration, which a Pod of a persistent pool gets in place of a JIT."""
+    """Return True for a registration, which a Pod of a persistent pool gets instead of a JIT."""
     return jit.startswith("url=")
 
 

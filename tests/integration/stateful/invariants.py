@@ -1,4 +1,4 @@
-"""Invariants after every rule: the laws, read from the real tables and the cluster."""
+"""Invariants that are checked after every rule: the laws, read from the real tables and the cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USAGE = """
 
 
 class Laws:
-    """Remembers what must stick from one check to the next."""
+    """Facts that must not change from one check to the next."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -38,7 +38,7 @@ class Laws:
         self._completed: set[int] = set()
 
     def check(self) -> None:
-        """Raise AssertionError for the first law that does not hold."""
+        """Raise AssertionError for the first broken law."""
         with self._world.engine.connect() as db:
             claims = db.execute(text("SELECT * FROM claims ORDER BY id")).all()
             jobs = db.execute(text("SELECT id, state, hold_reason FROM jobs")).all()
@@ -63,9 +63,9 @@ class Laws:
         self._registered(claims)
 
     def restless(self) -> list[str]:
-        """Return what has still to happen though nothing fails any more, one line each.
+        """Return one line for each thing that still must happen although nothing fails any more.
 
-        A runner that a late call registered stays: the sweep `orphaned_runners` removes it, and is not part of this.
+        A runner that a late call registered stays: the sweep `orphaned_runners` removes it, and does not run here.
         """
         claims = self._world.rows(
             "SELECT id, purpose, state, stamp, online_at IS NOT NULL AS online FROM claims WHERE ended_at IS NULL"
@@ -82,7 +82,7 @@ class Laws:
         ]
 
     def _order(self, claims: Sequence[Any]) -> None:
-        """L5: every claim went along the table, stamped (or given up) before it was minted, delivered after."""
+        """L5: every claim followed the table: stamped (or given up) before it was minted, and delivered after that."""
         for claim in claims:
             state, stamp, stamped = None, "none", False
             for event in self._events[claim.id]:
@@ -106,7 +106,7 @@ class Laws:
         self._completed = completed
 
     def _pods(self, claims: Sequence[Any], live: Sequence[Any]) -> None:
-        """The cluster shows what the rows say: `delivered` first, and no late stamp or un-stamp won."""
+        """The cluster agrees with the rows: `delivered` came first, and no late stamp or un-stamp won."""
         by_pod = {claim.pod_uid: claim for claim in live}
         delivered = {claim.pod_uid for claim in claims if claim.delivered_at is not None}
         for pod in self._world.cluster.pods.values():
@@ -142,14 +142,14 @@ def _one_claim(live: Sequence[Any]) -> None:
 
 
 def _budgets(usage: Sequence[Any]) -> None:
-    """L2: the account of a claim that was just inserted is within the budget in force."""
+    """L2: the account of a claim that was just inserted is within its current budget."""
     for row in usage:
         fits = row.used <= row.budget_count and row.vcpu <= row.budget_vcpu and row.memory <= row.budget_memory
         assert fits, f"account {row.id} is over its budget: {row}"
 
 
 def _nothing_lost(live: Sequence[Any], jobs: Sequence[Any], executions: set[int]) -> None:
-    """L4: every job has somewhere to go, and every live claim somebody who moves it."""
+    """L4: every job can continue, and for every live claim a process continues it."""
     claimed = {claim.job_id for claim in live}
     for job in jobs:
         if job.state == "claimed":
@@ -163,7 +163,7 @@ def _nothing_lost(live: Sequence[Any], jobs: Sequence[Any], executions: set[int]
 
 
 def _used_pods(claims: Sequence[Any]) -> None:
-    """A Pod that was ever given a JIT or a registration gets no further one."""
+    """A Pod that ever got a JIT or a registration gets no further one."""
     used: dict[str, int] = {}
     for claim in claims:
         if claim.purpose != "retire":

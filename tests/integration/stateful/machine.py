@@ -1,8 +1,8 @@
-"""The rules of the stateful test: everything that may happen to the claim path, in any order.
+"""The rules of the stateful test: everything that can happen to the claim path, in any order.
 
-Jobs, Pods and pools come and go, webhooks and messages come late, twice and out of order, budgets change, GitHub gives
-jobs to whichever runner fits, persistent runners register and leave, answers are lost, calls are applied after their
-time-out, and processes die between a step's begin and its finish.
+Jobs, Pods and pools are created and deleted. Webhooks and messages arrive late, twice and out of order. Budgets change,
+GitHub gives jobs to any runner that fits, persistent runners register and end, answers are lost, calls are applied
+after their timeout, and processes die between the begin and the finish of a step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OUT_OF_TURN = {
     "claimed": ("mint", "stamp", "release", "mint"),
     "minted": ("release", "unstamp", "release", "mint"),
 }
-"""Steps that may come for a claim in this state though it waits for another, or for none."""
+"""Steps that can arrive for a claim in this state although the claim waits for another step or for none."""
 
 SWEEPS = (
     "resume",
@@ -55,7 +55,7 @@ SWEEPS = (
 )
 BUDGET = Budget(count=2, vcpu_millicores=6000, memory_mib=20_000)
 LABELS = (("linux",), ("linux", "big"), ("linux", "kept"))
-"""Of an ordinary job, of one that only the pool `large` serves, and of one that only the persistent pool serves.
+"""Labels of an ordinary job, of a job for the pool `large` only, and of a job for the persistent pool only.
 
 Runners of all three pools fit an ordinary job.
 """
@@ -65,12 +65,12 @@ REGISTERS_FOR = 300.0
 """Seconds for which a Pod tries to register its runner (`poller/register.sh`)."""
 MOST_JOBS = 30
 LEFT = 4
-"""Queued jobs that the end of an example leaves to be served; it cancels the others."""
+"""Number of queued jobs that still run at the end of an example. The others are cancelled."""
 ROUNDS = 12
-"""Rounds of 400 s in which everything comes to rest once nothing fails."""
+"""Rounds of 400 s after which the system must be idle if nothing fails."""
 
 REGISTERED = 77
-"""The account whose jobs GitHub gives to persistent runners."""
+"""The account to whose jobs GitHub gives persistent runners."""
 
 POOLS = {
     name: pool_facts(name, uid=f"{name}-1", namespace=NAMESPACE, labels=labels)
@@ -115,7 +115,7 @@ WEIGHTS = {
     "a_budget_changes": 1,
     "a_pool_changes": 1,
 }
-"""How often what happens. One rule draws from it: rules of their own would all be equally likely."""
+"""Frequency of each event. One rule draws the event, because separate rules would all be equally likely."""
 
 QUIET = {
     "a_job_is_queued",
@@ -128,7 +128,7 @@ QUIET = {
     "runners_connect",
     "time_passes",
 }
-"""What changes neither a row nor a Pod that is alive."""
+"""Events that change neither a row nor a live Pod."""
 
 outcomes = st.sampled_from(
     [
@@ -145,7 +145,7 @@ outcomes = st.sampled_from(
 
 @dataclass(frozen=True)
 class Draw:
-    """What one event draws; each uses of it what it needs."""
+    """The random values of one event. Each event uses those that it needs."""
 
     pick: int
     other: int
@@ -155,7 +155,7 @@ class Draw:
     wait: int
 
     def one(self, among: Sequence[T]) -> T:
-        """Return one of these."""
+        """Return one of the given values."""
         return among[self.pick % len(among)]
 
 
@@ -171,14 +171,14 @@ draws = st.builds(
 
 
 class ClaimPath(RuleBasedStateMachine):
-    """One example; a subclass brings the engine."""
+    """One example. A subclass provides the engine."""
 
     engine: ClassVar[Engine]
     settings: ClassVar[Settings]
     worlds: ClassVar[list[World]] = []
     prepare: ClassVar[list[Callable[[World], None]]] = []
     holds = False
-    """True if every law held so far. The end of an example is judged only then."""
+    """True if every law held until now. Only then is the end of the example judged."""
 
     @initialize(
         jobs=st.lists(st.tuples(st.sampled_from(sorted(ACCOUNTS)), st.sampled_from(LABELS)), min_size=1, max_size=5),
@@ -262,7 +262,7 @@ class ClaimPath(RuleBasedStateMachine):
             self.world.github.finish(draw.one(queued), "cancelled")
 
     def webhooks_arrive(self, draw: Draw) -> None:
-        """Deliver some together, anywhere from the line, and perhaps leave them in it to come again."""
+        """Deliver some webhooks together, from any place in the queue. Some of them can stay and arrive again."""
         hooks = self.world.github.webhooks
         if not hooks:
             return
@@ -306,7 +306,7 @@ class ClaimPath(RuleBasedStateMachine):
                 self.world.send(RETIRE, claim_id=claim_id)
 
     def a_persistent_runner_works(self, draw: Draw) -> None:
-        """Give a persistent runner a job of its pool, and perhaps end the job; its webhooks come now or later."""
+        """Give a persistent runner a job of its pool, and perhaps end the job. Its webhooks arrive now or later."""
         github = self.world.github
         self._connect()
         self._sweep("persistent_runners", CallOutcome.ANSWERED)
@@ -345,7 +345,7 @@ class ClaimPath(RuleBasedStateMachine):
     # Workers and their broker
 
     def a_message_is_run(self, draw: Draw) -> None:
-        """Run a message, perhaps one that comes again, up to or through an outside call that meets its outcome."""
+        """Run a message, which might be a repeated one, up to or past an outside call with the drawn outcome."""
         messages = self.world.messages
         if not messages:
             return
@@ -355,7 +355,7 @@ class ClaimPath(RuleBasedStateMachine):
         self._run(message, draw)
 
     def a_message_comes_out_of_turn(self, draw: Draw) -> None:
-        """Run a step of a claim that nobody waits for, perhaps of an older chain (L6)."""
+        """Run a step that no claim waits for. It might belong to an older chain (L6)."""
         claims = self.world.rows(
             "SELECT id, state, chain_no FROM claims "
             "ORDER BY state NOT IN ('claimed', 'minted', 'releasing'), id DESC LIMIT 4"
@@ -413,12 +413,12 @@ class ClaimPath(RuleBasedStateMachine):
     # Many good things at once, so that examples reach deep
 
     def nearly_all_goes_well_for_a_while(self, draw: Draw) -> None:
-        """One message of all meets its outcome; the rest goes well."""
+        """Run all messages. One call has the drawn outcome, and the others succeed."""
         for number in range(1 + draw.other % 3):
             self._all_goes_well(draw if number == 0 else None)
 
     def a_step_is_overtaken(self, draw: Draw) -> None:
-        """Stop a step of a new claim, let everything else go on past its lease, then let it finish."""
+        """Halt a step of a new claim, let everything else continue until its lease is over, and let the step finish."""
         self._all_goes_well(draw, only="ostler.dispatch")
         claims = self.world.rows("SELECT id FROM claims WHERE state IN ('claimed', 'minted') ORDER BY id DESC LIMIT 2")
         if not claims:
@@ -472,9 +472,9 @@ class ClaimPath(RuleBasedStateMachine):
     # The end of each example
 
     def _comes_to_rest(self) -> None:
-        """Let nothing fail any more: every job ends, and every claim but those of idle persistent runners (L4).
+        """Let nothing fail any more: every job ends, and every claim except those of idle persistent runners (L4).
 
-        Messages that were lost stay lost, so the sweeps have to find what waits.
+        Lost messages stay lost, so the sweeps must find the waiting work.
         """
         github, cluster = self.world.github, self.world.cluster
         github.mood = "well"
@@ -505,7 +505,7 @@ class ClaimPath(RuleBasedStateMachine):
         raise AssertionError(f"{ROUNDS} rounds without a fault left: {'; '.join(restless)}")
 
     def _one_round(self) -> None:
-        """Give what fits, end what runs, and let every sweep tick once."""
+        """Assign jobs to fitting runners, end running jobs, and run one tick of every sweep."""
         github, cluster = self.world.github, self.world.cluster
         rows = self.world.rows(
             "SELECT uid FROM runner_pods WHERE pool_id IN (SELECT id FROM pools WHERE deleted_at IS NULL)"
@@ -626,7 +626,7 @@ class ClaimPath(RuleBasedStateMachine):
             self._intake([self.world.github.webhooks.pop(0)])
 
     def _poll(self, pods: Sequence[Pod], web: str, outcome: CallOutcome, at: int) -> None:
-        """Let Pods poll; what is minted is handed over at once, and an answer that ends a poller ends it."""
+        """Let Pods poll. A minted JIT is handed over at once, and an answer that ends a poller ends it."""
         for pod in pods:
             pod.poll_no += 1
         polls = [

@@ -1,6 +1,6 @@
-"""The seeded bugs, and the switch that puts one in.
+"""The seeded bugs, and the switch that installs one of them.
 
-Each is what the code would be without one of its guards; the machine has to find it.
+Each bug removes one guard of the code. The machine must detect it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def none(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
 
 
 def mint_before_stamp(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """`begin_mint` takes a claim whatever its stamp is."""
+    """`begin_mint` accepts a claim with any stamp."""
     lease = claim_leases.lease
 
     def unguarded(db: Connection, name: str, claim_id: int, *, guard: str = "", **rest: Any) -> Any:
@@ -42,7 +42,7 @@ def mint_before_stamp(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None
 
 
 def release_without_handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """A release ends whatever claim its Pod has by then, not the one that it began with."""
+    """A release ends the claim that its Pod has by then, instead of the claim that it began with."""
     end = releases.end_never_delivered
 
     def unfenced(db: Connection, work: releases.ReleaseWork, *, now: datetime, who: str, **rest: Any) -> Any:
@@ -83,7 +83,7 @@ def swap_without_null(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None
 
 
 def delivered_after_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """The JIT goes to the Pod first, then `delivered` is committed."""
+    """The JIT is sent to the Pod before `delivered` is committed."""
     hand_over = Handover.hand_over
     worlds: list[World] = []
 
@@ -105,7 +105,7 @@ def delivered_after_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[Worl
 
 
 def unstamp_without_test(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """An un-stamp does not compare what it replaces."""
+    """An un-stamp does not compare the value that it replaces."""
 
     def prepare(world: World) -> None:
         world.cluster.unstamps_compare = False
@@ -114,7 +114,7 @@ def unstamp_without_test(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], 
 
 
 def refusal_counts_as_removal(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """GitHub's answer that a persistent runner executes a job is taken for its removal."""
+    """GitHub's answer that a persistent runner executes a job counts as its removal."""
 
     def prepare(world: World) -> None:
         github = world.github
@@ -144,13 +144,13 @@ def registration_takes_a_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[World
 
 
 def lost_steps_stay_lost(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """`resume` does not send the step again whose message was lost."""
+    """`resume` does not repeat a step whose message was lost."""
     monkeypatch.setattr(resume, "send_all_late_steps", lambda _tick: None)
     return lambda _world: None
 
 
 def holds_are_kept(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
-    """`rematch` looks at no job whose reason to wait has passed."""
+    """`rematch` ignores jobs whose reason to wait has ended."""
     monkeypatch.setattr(rematch, "_page", lambda _tick, _places: {})
     return lambda _world: None
 

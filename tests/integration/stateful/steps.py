@@ -1,8 +1,8 @@
-"""Steps that can be stopped before and after each of their outside calls.
+"""Steps that can be halted before and after each of their outside calls.
 
-A step is the real body of a task in a thread of its own; only one thread runs at a time. Where it calls the
-cluster or GitHub it stops, and the machine says what becomes of the call: so a reply is lost, a call is
-applied long after its time-out, a process dies, or a finish comes after everything else has moved on.
+A step is the real body of a task in a separate thread, and only one thread runs at a time. The step halts where it
+calls the cluster or GitHub, and the machine decides the outcome of the call. In this way a reply is lost, a call is
+applied long after its timeout, a process dies, or a finish comes after everything else has continued.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ostler.errors import Retryable
 T = TypeVar("T")
 
 PATIENCE = 120.0
-"""Seconds that a step may run until its next call; more means that it waits for a lock of a stopped one."""
+"""Seconds that a step may run until its next call. A longer run means that it waits for a lock of a halted step."""
 
 
 class CallOutcome(Enum):
-    """What becomes of an outside call."""
+    """Outcome of an outside call."""
 
     ANSWERED = "answered"
     HELD = "applied, and the answer waits"
@@ -33,14 +33,14 @@ class CallOutcome(Enum):
 
 
 class Killed(BaseException):
-    """The process of a step is gone: nothing in it may handle this."""
+    """The process of a step is gone. No code of the step may handle this exception."""
 
 
 _running = threading.local()
 
 
 class Step:
-    """One execution of a body; `call` names the outside call at which it stands, None before and after."""
+    """One execution of a body. `call` names the outside call at which it is halted, or is None before and after."""
 
     def __init__(self, what: str, body: Callable[[], None]) -> None:
         self.what = what
@@ -54,7 +54,7 @@ class Step:
         self._thread = threading.Thread(target=self._run, name=what, daemon=True)
 
     def advance(self, outcome: CallOutcome = CallOutcome.ANSWERED) -> None:
-        """Run to the next outside call or to the end; `outcome` is that of the call at which it stands."""
+        """Run to the next outside call or to the end. `outcome` applies to the call at which the step is halted."""
         self._fate = outcome
         if self._thread.ident is None:
             self._thread.start()
@@ -65,7 +65,7 @@ class Step:
             self._thread.join()
 
     def pause(self, call: str) -> CallOutcome:
-        """Stop here until the machine goes on; called in the step's thread."""
+        """Halt here until the machine continues the step. The step's thread calls this method."""
         self.call = call
         self._stopped.release()
         self._go.acquire()
@@ -83,9 +83,9 @@ class Step:
 
 
 def outside(call: str, apply: Callable[[], T], *, late: Callable[[Callable[[], object]], None]) -> T:
-    """Make an outside call of the running step; `late` takes one that is applied after its time-out.
+    """Make an outside call of the running step. `late` gets a call that is applied after its timeout.
 
-    What runs in no step is simply applied. Fails when a transaction is open (law L15).
+    Code outside of any step makes the call directly. Fails if a transaction is open (law L15).
     """
     assert not in_transaction(), f"{call} while a transaction is open"
     step: Step | None = getattr(_running, "step", None)

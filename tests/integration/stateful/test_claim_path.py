@@ -1,4 +1,4 @@
-"""The claim path under everything at once: hypothesis drives it and the laws hold after each rule."""
+"""The claim path under all events at once: hypothesis drives it, and the laws hold after each rule."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.integration.stateful.seeds import SEEDS
 STEPS = 50
 EXAMPLES = 60
 MORE = 600
-"""Examples of `make test-slow`."""
+"""Number of examples in `make test-slow`."""
 
 SEARCH = 2000
-"""Examples in which a seeded bug has to be found."""
+"""Number of examples within which a seeded bug must be found."""
 
 CHEAP = "registration takes a job"
-"""The seed of the default run; `-m seeds` runs the others."""
+"""The seed of the default run. `-m seeds` runs the others."""
 
 
 def _marked(name: str) -> Any:
@@ -35,7 +35,7 @@ def _marked(name: str) -> Any:
 
 
 def profile(examples: int, *phases: Phase) -> settings:
-    """Return the same examples on every run, without a database of former ones."""
+    """Return settings for the same examples in every run, without a database of earlier ones."""
     return settings(
         max_examples=examples,
         stateful_step_count=STEPS,

@@ -1,6 +1,6 @@
-"""Shared state of the steps of one example: real tables and real task bodies, a broker that is a list, a clock.
+"""Shared state of the steps of one example: real tables and real task bodies, a list as broker, and a clock.
 
-A message may be run late, twice or never. A step runs in a thread of its own and stops at its outside calls.
+A message can run late, twice or never. A step runs in a separate thread and halts at its outside calls.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Message:
-    """A task that was sent; `chained` are the arguments of the errback of its chain."""
+    """A sent task. `chained` are the arguments of the errback of its chain."""
 
     name: str
     kwargs: dict[str, Any]
@@ -65,7 +65,7 @@ class _Cipher:
 
 
 class _Threads:
-    """What web uses of its threads; here everything runs in the step's own."""
+    """The threads of web, in the form that web uses. Here everything runs in the step's own thread."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -80,7 +80,7 @@ class _Threads:
 
 @dataclass
 class World(Transactions):
-    """One example's everything. It is the tasks' runtime, too."""
+    """The state of one example. It is also the runtime of the tasks."""
 
     engine: Engine
     settings: Settings
@@ -124,7 +124,7 @@ class World(Transactions):
         return self
 
     def clear_wake(self, _pool_id: int) -> None:
-        """There is no wake key: a wake is not sent while one like it waits."""
+        """Do nothing: there is no wake key. A wake is not sent while an equal one waits."""
 
     def wake(self, pool_id: int) -> None:
         self.send(DISPATCH, pool_id=pool_id)
@@ -137,21 +137,21 @@ class World(Transactions):
         self.send(RECONCILE, pool_id=pool_id, **how | ({"shared": True} if shared else {}))
 
     def is_watched(self, _namespace: str) -> bool:
-        """Nobody watches the Pods."""
+        """Return False: no watch runs."""
         return False
 
     def clear_reconcile(self, _pool_id: int, *, shared: bool = False) -> None:
-        """The reconciler has begun."""
+        """Do nothing: the reconciler has begun."""
 
     def record_pod_count(self, _pool_id: int, *, pods: int) -> None:
-        """Nobody asks."""
+        """Do nothing: no code reads the count."""
 
     def may_reconcile(self, _pool_id: int) -> bool:
-        """Reconciles come as often as the machine draws them."""
+        """Return True: reconciles run as often as the machine draws them."""
         return True
 
     def oldest(self, _queue: str) -> None:
-        """Any message may have been lost."""
+        """Return None: any message might have been lost."""
 
     @contextmanager
     def single_flight(self, _what: str) -> Iterator[bool]:
@@ -175,7 +175,7 @@ class World(Transactions):
     # Steps
 
     def begin(self, what: str, body: Callable[[], None], outcome: CallOutcome, *, at: int = 1) -> None:
-        """Run a step to its outside call number `at`, which meets `outcome`, and on; `HELD` leaves it stopped there."""
+        """Run a step to its outside call number `at`, which has `outcome`, and on. `HELD` halts it there."""
         step = Step(what, body)
         step.advance()
         for _ in range(at - 1):
@@ -184,7 +184,7 @@ class World(Transactions):
         self.go_on(step, outcome)
 
     def go_on(self, step: Step, outcome: CallOutcome) -> None:
-        """Let the call at which a step stands meet `outcome`; after that all goes well."""
+        """Give the call at which a step is halted this outcome. All later calls succeed."""
         if step in self.stopped:
             self.stopped.remove(step)
         if not step.over:
@@ -208,7 +208,7 @@ class World(Transactions):
             raise step.error
 
     def kill_all(self) -> None:
-        """End every stopped step as a dead process does."""
+        """End every halted step like that of a dead process."""
         while self.stopped:
             step = self.stopped.pop()
             while not step.over:
@@ -246,12 +246,12 @@ class World(Transactions):
             self.messages.append(Message("ostler.release", {"claim_id": message.kwargs["claim_id"]}))
 
     def start_chains(self, claim_ids: list[int], *, chain_no: int) -> None:
-        """Stand for `tasks.claims.dispatch.start_chains`."""
+        """Replace `tasks.claims.dispatch.start_chains`."""
         for claim_id in claim_ids:
             self.messages.append(Message("ostler.stamp", {"claim_id": claim_id, "chain_no": chain_no}, chained=True))
 
     def hands_over(self, claim_id: int, pod_uid: str, poll_id: str, *, again: bool) -> Callable[[], None]:
-        """Return the body of the answer that hands a claim's JIT to the polling Pod."""
+        """Return the body of the answer that delivers a claim's JIT to the polling Pod."""
 
         def body() -> None:
             to = Recipient(
@@ -270,7 +270,7 @@ class World(Transactions):
         return body
 
     def receive(self, pod_uid: str, jit: str) -> None:
-        """The poller writes the JIT down and exits 0, unless its Pod has gone or it has exited before."""
+        """Let the poller write the JIT and exit 0, unless its Pod is gone or the poller has ended before."""
         before = self.received.setdefault(jit, pod_uid)
         assert before == pod_uid, f"{jit} was handed to {before} and to {pod_uid}"
         pod = self.cluster.by_uid(pod_uid)
@@ -295,7 +295,7 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def settings_of(url: Secret) -> Settings:
-    """Return settings with short queues of everything."""
+    """Return settings with short queues."""
     return Settings(
         database_url=url,
         redis_url=Secret("redis://localhost/0"),
@@ -310,7 +310,7 @@ def settings_of(url: Secret) -> Settings:
 
 
 def empty_tables(engine: Engine) -> None:
-    """Make the tables as new: no rows but that of the epoch, which comes with them, and numbers from 1."""
+    """Empty the tables except the row of the epoch, and restart all numbers at 1."""
     tables = [table.name for table in reversed(metadata.sorted_tables) if table.name != EpochRow.__tablename__]
     with engine.begin() as db:
         for name in tables:

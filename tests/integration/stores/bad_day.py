@@ -1,4 +1,4 @@
-"""One whole system with Toxiproxy before Redis and Postgres, and the words to break them and to say what came of it."""
+"""A whole system with Toxiproxy before Redis and Postgres, with methods to break them and to record the effects."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ EVERY = 0.25
 
 @dataclass(slots=True)
 class Seen:
-    """What a fault looked like from outside, and how long it took to be over. Seconds count from its end."""
+    """The visible effects of a fault, and the time until they ended. Seconds are counted from the end of the fault."""
 
     webhooks: Counter[str] = field(default_factory=Counter)
-    """Answers that GitHub got to the webhooks of jobs queued meanwhile."""
+    """Answers to the webhooks of jobs that were queued during the fault."""
     readiness: Counter[int] = field(default_factory=Counter)
     logged: Counter[str] = field(default_factory=Counter)
-    """Warnings and errors, by process and event."""
+    """Numbers of warnings and errors, by process and event."""
     ended: tuple[str, ...] = ()
-    """Processes that ended by themselves, and were started again as Kubernetes would."""
+    """Processes that ended by themselves, and were started again as by Kubernetes."""
     ready_after: float = 0
     next_job_after: float = 0
-    """Until a job that is queued at the fault's end runs."""
+    """Seconds until a job runs that is queued at the end of the fault."""
     all_after: float = 0
-    """Until every job that was queued before, during and after is over."""
+    """Seconds until every job is over that was queued before, during or after the fault."""
 
     def row(self, what: str) -> str:
-        """Return it as a line of a table."""
+        """Return the result as a row of a table."""
         logged = ", ".join(f"{count} {name}" for name, count in self.logged.most_common(6))
         return (
             f"| {what} | {dict(self.webhooks)} | {dict(self.readiness)} | {logged} | {', '.join(self.ended)} "
@@ -73,14 +73,14 @@ class BadDay:
         return ids
 
     def sql(self, statement: str) -> list[Any]:
-        """Run a statement as the administrator, past the proxy."""
+        """Run a statement as the administrator, without the proxy."""
         with self.administrator() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
 
     @contextmanager
     def administrator(self) -> Iterator[Any]:
-        """Yield a cursor of a connection of its own, past the proxy."""
+        """Yield a cursor of a separate connection without the proxy."""
         connection = self.connect()
         try:
             connection.autocommit = True
@@ -90,12 +90,12 @@ class BadDay:
             connection.close()
 
     def connect(self) -> Any:
-        """Return a connection to Postgres, past the proxy."""
+        """Return a connection to Postgres without the proxy."""
         url = make_url(self.system.postgres.url("ostler"))
         return psycopg2.connect(host=url.query["host"], port=url.query["port"], user=url.username, dbname=url.database)
 
     def readiness(self) -> int:
-        """Return the status of `/readyz`, or 0 when nobody listens."""
+        """Return the status of `/readyz`, or 0 if nothing listens there."""
         try:
             return httpx.get(f"{self.system.private_url}/readyz", timeout=5).status_code
         except httpx.TransportError:
@@ -109,7 +109,7 @@ class BadDay:
                 child.start()
 
     def suffer(self, begin: Callable[[], None], end: Callable[[], None], *, seconds: float) -> Seen:
-        """Break something for a while, queue jobs before, meanwhile and after, and see all of them end."""
+        """Break something for a while, queue jobs before, during and after, and wait until all of them have ended."""
         seen = Seen()
         marks = {path: path.stat().st_size for path in self._logs()}
         jobs = self.send(2)
@@ -152,7 +152,7 @@ class BadDay:
                 child.start()
 
     def _redeliver(self) -> None:
-        """Do what the sweep `redelivery` does: ask for webhooks again that got no good answer."""
+        """Request failed webhooks again, as the sweep `redelivery` does."""
         for each in self.system.lab("GET", "/deliveries")["deliveries"]:
             if each["delivered_at"] and each["status"] != "OK" and self._redelivered[each["guid"]] < 20:
                 self._redelivered[each["guid"]] += 1
@@ -192,7 +192,7 @@ class BadDay:
 
 @contextmanager
 def running(folder: Path, access: ClusterAccess, namespace: str) -> Iterator[BadDay]:
-    """Start a system and yield it once its Pods are warm."""
+    """Start a system, and yield it when its Pods are warm."""
     given = {
         **timings(due_after=3, pools_every=5, sweep_every=10, unused_after=20),
     }

@@ -1,6 +1,6 @@
-"""Redis and Postgres on bad days: what is seen from outside, what recovers by itself, and in how long.
+"""Outages of Redis and Postgres: the visible effects, the automatic recoveries, and their times.
 
-One system runs for the whole module. Each story prints its line of the table in docs/operations/upstreams.md.
+One system runs for the whole module. Each test prints its row of the table in `docs/operations/upstreams.md`.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def day(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytes
 
 
 def nothing() -> None:
-    """Nothing is to be done."""
+    """Do nothing."""
 
 
 def tell(what: str, seen: Seen) -> None:
-    """Print the story's line."""
+    """Print the row of the test."""
     print(f"\n{seen.row(what)}")  # noqa: T201
 
 
 def assert_taken(seen: Seen) -> None:
-    """Every webhook was taken, and web was ready all the time."""
+    """Check that every webhook was accepted, and that web was always ready."""
     assert set(seen.webhooks) == {"202"}, seen
     assert set(seen.readiness) == {200}, seen
 
@@ -92,7 +92,7 @@ def test_redis_is_flushed(day: BadDay) -> None:
 
 
 def redis_config(day: BadDay, **settings: str) -> None:
-    """Change settings of the running server."""
+    """Change settings of the running Redis."""
     with day.system.redis.client() as client:
         for name, value in settings.items():
             client.config_set(name.replace("_", "-"), value)
@@ -166,7 +166,7 @@ def test_postgres_stops_answering(day: BadDay) -> None:
 
 
 def read_only(day: BadDay, *, on: bool) -> None:
-    """Make new transactions of new sessions read-only, or no longer; end the sessions only when it begins."""
+    """Make new transactions of new sessions read-only, or no longer. Only the first of the two ends the sessions."""
     day.sql(f"ALTER DATABASE ostler SET default_transaction_read_only = {'on' if on else 'off'}")
     if on:
         day.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'ostler%'")
@@ -180,7 +180,7 @@ def test_postgres_is_read_only_and_its_sessions_stay_so(day: BadDay) -> None:
 
 
 def read_only_ends(day: BadDay) -> None:
-    """New sessions may write again; those that are there stay read-only, as those to a demoted server do."""
+    """Let new sessions write again. Existing sessions stay read-only, like those to a demoted server."""
     with day.administrator() as cursor:
         cursor.execute("SET default_transaction_read_only = off")
         cursor.execute("ALTER DATABASE ostler SET default_transaction_read_only = off")

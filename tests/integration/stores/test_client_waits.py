@@ -1,4 +1,4 @@
-"""No thread waits for Postgres for ever: a server that is there and says nothing costs seconds and one connection."""
+"""No thread waits for Postgres forever: a server that never answers costs seconds and one connection."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_session_that_may_only_read_is_left_for_a_new_one(database: Database) 
 
 @pytest.fixture
 def crowded() -> Iterator[None]:
-    """Take the descriptors below 1,100, as held polls do."""
+    """Use all file descriptors below 1,100, as held polls do."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard < 4096 else max(soft, 4096), hard))
     held = [socket.socket() for _ in range(1100)]

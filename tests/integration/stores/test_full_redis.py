@@ -1,4 +1,4 @@
-"""A Redis that answers and takes no writes: processes wait for it instead of ending ever again."""
+"""A Redis that answers and refuses writes: processes wait for it, and do not end again and again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import eventually
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Redis]:
-    """A Redis of the test's own."""
+    """A separate Redis of the test."""
     found = Redis(tmp_path)
     found.start()
     yield found
@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[Redis]:
 
 
 def configure(server: Redis, name: str, value: str) -> None:
-    """Change a setting of the running server."""
+    """Change a setting of the running Redis."""
     with server.client() as client:
         client.config_set(name, value)
 

@@ -38,7 +38,7 @@ def ca(tmp_path: Path) -> PrivateCa:
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch, ca: PrivateCa) -> pytest.MonkeyPatch:
-    """An environment with the authority and no Redis yet."""
+    """An environment with the private authority and without Redis."""
     monkeypatch.setenv("OSTLER_DATABASE_URL", "postgresql://db.example/ostler")
     monkeypatch.setenv("OSTLER_CA_BUNDLE", str(ca.bundle))
     return monkeypatch
@@ -82,7 +82,7 @@ WAYS: list[Way] = [by_celery, by_redis, by_redbeat, by_flower]
 
 
 def address(monkeypatch: pytest.MonkeyPatch, url: str) -> str:
-    """Return what the settings make of an address of Redis."""
+    """Return the address of Redis that the settings derive from a URL."""
     monkeypatch.setenv("OSTLER_REDIS_URL", url)
     found = Stores().redis_url
     assert found is not None
@@ -125,7 +125,7 @@ def test_options_of_tls_in_the_address_of_redis_are_kept(stores: pytest.MonkeyPa
 
 @pytest.fixture
 def secure_postgres(postgres: Postgres, database: Database, ca: PrivateCa) -> Iterator[str]:
-    """The address of a Postgres whose certificate is for `localhost` alone."""
+    """The address of a Postgres whose certificate is only for `localhost`."""
 
     def dial() -> socket.socket:
         link = socket.socket(socket.AF_UNIX)

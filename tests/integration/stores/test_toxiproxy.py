@@ -1,4 +1,4 @@
-"""Toxiproxy as it is used here: endless silence that loses what is sent, and refusal."""
+"""Toxiproxy as the tests use it: endless silence that loses all data, and refused connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that says everything back; its port."""
+    """The port of a server that returns all data."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve(connection: socket.socket) -> None:
@@ -37,7 +37,7 @@ def echo() -> Iterator[int]:
 
 
 def ask(connection: socket.socket, word: bytes) -> bytes | None:
-    """Return the echo, or None when none comes."""
+    """Return the echo, or None if there is none."""
     connection.settimeout(1)
     connection.sendall(word)
     try:

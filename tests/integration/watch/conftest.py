@@ -1,4 +1,4 @@
-"""Processes of `ostler watch` on the real control plane, with the ways to it that a test breaks, and their messages."""
+"""Processes of `ostler watch` on the real control plane, with breakable connections and their messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Message = tuple[str, dict[str, Any]]
 
 @dataclass(slots=True)
 class Watch:
-    """One process, its way to the API server, and what it says."""
+    """One process, its connection to the API server, and its log."""
 
     child: Child
     relay: Relay
@@ -46,27 +46,27 @@ class Watch:
     metrics_port: int
 
     def said(self) -> list[Mapping[str, Any]]:
-        """Return its log."""
+        """Return the log."""
         lines = self.child.log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def events(self, name: str) -> list[Mapping[str, Any]]:
-        """Return the lines of one name."""
+        """Return the log lines of one event."""
         return [line for line in self.said() if line["event"] == name]
 
     def leads(self) -> bool:
-        """Return whether it ever began to lead and has listed."""
+        """Return whether the process has led and listed at least once."""
         return bool(self.events("watch.objects_listed"))
 
     def metrics_up(self) -> bool:
-        """Return whether it has started."""
+        """Return whether the process has started."""
         try:
             return "ostler_watch_leader" in self.metrics()
         except httpx.TransportError:
             return False
 
     def metrics(self) -> dict[str, float]:
-        """Return a scrape: series → value."""
+        """Return a scrape as a mapping of series to values."""
         answer = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10)
         lines = (line.rpartition(" ") for line in answer.text.splitlines() if line.startswith("ostler_watch"))
         return {name: float(value) for name, _, value in lines}
@@ -90,7 +90,7 @@ class Scene:
         )
 
     def report(self, name: str, *, phase: str, ready: bool = False) -> None:
-        """Be the kubelet."""
+        """Write the status of a Pod as its kubelet does."""
         runner = {"name": "runner", "image": "runner:1", "imageID": "", "ready": ready, "restartCount": 0}
         self.kube.request(
             "PATCH",
@@ -100,17 +100,17 @@ class Scene:
         )
 
     def delete(self, name: str) -> None:
-        """Delete a Pod, which is gone at once."""
+        """Delete a Pod at once."""
         body = {"gracePeriodSeconds": 0}
         self.kube.request("DELETE", object_path("pods", namespace=self.namespace, name=name), body=body)
 
     def holder(self) -> str:
-        """Return who holds the Lease."""
+        """Return the holder of the Lease."""
         lease = read_lease(self.kube, namespace=self.namespace, name="ostler-watch", policy=ONCE)
         return "" if lease is None else lease.holder
 
     def messages(self) -> list[Message]:
-        """Return what was sent so far, in no order over the queues."""
+        """Return the messages that were sent until now. They are not ordered over the queues."""
         with self.redis.client() as client:
             for queue in QUEUES:
                 while (raw := client.rpop(queue)) is not None:
@@ -120,13 +120,13 @@ class Scene:
         return self.heard
 
     def told(self, what: str) -> list[str]:
-        """Return what the hints named as `gone`, `executing` or `pools`, doubles too."""
+        """Return the objects that hints named as `gone`, `executing` or `pools`, with repetitions."""
         return [
             each for name, arguments in self.messages() if name == "ostler.pods_changed" for each in arguments[what]
         ]
 
     def endings(self) -> dict[str, Any]:
-        """Return how the Pods ended that hints named as gone."""
+        """Return the reported ends of the Pods that hints named as gone."""
         told = [arguments["endings"] for name, arguments in self.messages() if name == "ostler.pods_changed"]
         return {uid: ending for each in told for uid, ending in each.items()}
 
@@ -135,7 +135,7 @@ class Scene:
         return [arguments["pool"] for name, arguments in self.messages() if name == "ostler.pool_changed"]
 
     def asked_sweeps(self) -> int:
-        """Return how often the sweeps were asked to check everything."""
+        """Return the number of requests that the sweeps check everything."""
         return sum(1 for name, _ in self.messages() if name == "ostler.missing_pods")
 
 
@@ -152,7 +152,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 def scene(
     control_plane: ClusterAccess, admin: KubeClient, namespace: str, redis_server: Redis, tmp_path: Path
 ) -> Iterator[Scene]:
-    """An empty scene."""
+    """A scene without processes."""
     redis_server.flush()
     with ExitStack() as stack:
 

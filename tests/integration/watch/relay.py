@@ -9,10 +9,10 @@ from typing import Self
 
 
 class Relay:
-    """Passes bytes through; a context manager. A connection is a watch from its first request for one on."""
+    """A context manager that passes bytes on. A connection is a watch from its first request for one on."""
 
     def __init__(self, port: int) -> None:
-        """`port` of the loopback is what it stands before."""
+        """Prepare a relay to `port` of the loopback interface."""
         self._upstream = port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
@@ -40,7 +40,7 @@ class Relay:
             end.close()
 
     def silence_watches(self) -> int:
-        """Let nothing come any more over the watches that there are, and end none; return how many there are."""
+        """Pass nothing more on over the present watches, without an end of them, and return their number."""
         with self._lock:
             self._silent |= self._watches
             return len(self._watches)

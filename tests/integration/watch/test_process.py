@@ -1,4 +1,4 @@
-"""`ostler watch` as processes on the real control plane: what it tells, and that nothing keeps it from telling it."""
+"""`ostler watch` as processes on the real control plane: its messages, and failures that must not prevent them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.waiting import eventually
 
 WATCHES = r"/api/v1/namespaces/[^/]+/pods\?watch=1.*"
 EXPIRED = '{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","code":410}}\n'
-"""As the real server says it, with status 200: tests/contract/k8s/test_watch.py."""
+"""The text of the real server, with status 200 (`tests/contract/k8s/test_watch.py`)."""
 
 
 def led(scene: Scene, **settings: float) -> Watch:
-    """Return a process that leads, has listed and asked the sweeps."""
+    """Return a process that leads, has listed and has requested the sweeps."""
     watch = scene.start(**settings)
     eventually(watch.leads, what="a leader")
     eventually(lambda: scene.asked_sweeps() > 0, what="sweeps asked")

@@ -13,6 +13,6 @@ from tests.integration.web.polls.stage import Stage, open_stage
 
 @pytest.fixture
 def stage(database: Database, redis_server: Redis) -> Iterator[Stage]:
-    """Rows, and no web process yet."""
+    """Rows without a web process."""
     with open_stage(database, redis_server) as stage:
         yield stage

@@ -1,4 +1,4 @@
-"""Bodies that come late, never, or all at once: over sockets, against the real server."""
+"""Bodies that arrive late, never, or all at once, over sockets to the real server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY = 1000
 
 
 def begin(web: WebProcess, path: str, *, sent: bytes, promised: int, token: str = "") -> socket.socket:
-    """Send the head of a request and some of its body."""
+    """Send the head of a request and part of its body."""
     address = urlsplit(web.url)
     connection = socket.create_connection((str(address.hostname), address.port or 80), timeout=90)
     head = (
@@ -30,7 +30,7 @@ def begin(web: WebProcess, path: str, *, sent: bytes, promised: int, token: str 
 
 
 def status(connection: socket.socket) -> int:
-    """Return the status that comes, and hang up."""
+    """Return the status of the answer, and close the connection."""
     with connection, contextlib.closing(connection.makefile("rb")) as answer:
         return int(answer.readline().split()[1])
 

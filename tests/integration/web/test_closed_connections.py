@@ -25,10 +25,10 @@ from web.runners.polls import LARGEST_BODY
 
 CLIENTS = 20
 MOST_WAIT = 30.0
-"""Seconds in which a closed connection must be gone; its shutdown may take five."""
+"""Seconds until a closed connection must be gone. Its shutdown may take five."""
 
 KINDS = ("SSLProtocol", "_SSLProtocolTransport", "TCPTransport", "BoundedProtocol", "RequestResponseCycle")
-"""Types that a connection is made of, of uvloop, uvicorn and web."""
+"""Types of the objects of a connection, in uvloop, uvicorn and web."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def start(stage: Stage, folder: Path, **changes: object) -> WebProcess:
 
 
 def alive() -> Counter[str]:
-    """Return how many objects of each kind there are, without the test's own clients, whose loop is asyncio's."""
+    """Return the number of objects of each kind, without the test's own clients, whose loop is asyncio's."""
     return Counter(
         type(each).__name__
         for each in gc.get_objects()

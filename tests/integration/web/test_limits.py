@@ -1,4 +1,4 @@
-"""Bounds of the memory that a client can make the web process hold before it has proven anything."""
+"""Limits of the memory that an unauthenticated client can make the web process hold."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def served() -> AsyncIterator[int]:
 
 
 async def exchange(port: int, data: bytes) -> bytes:
-    """Send bytes and return what comes until the server hangs up, or the first answer."""
+    """Send bytes, and return the data until the server closes the connection, or the first answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)

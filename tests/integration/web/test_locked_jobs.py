@@ -1,4 +1,4 @@
-"""One locked row delays no webhook that does not need it: neither of its batch nor of the next (law L14)."""
+"""One locked row delays no webhook that does not need it, neither in its batch nor in the next (law L14)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.integration.web.test_webhooks import Stage, blocked, payload, running
 
 OTHERS = range(100, 120)
 SOON = 2.5
-"""Seconds within which others are stored on a busy machine; waiting for the locked row takes 5 to 8."""
+"""Seconds within which other webhooks are stored on a busy machine. A wait for the locked row takes 5 to 8."""
 
 
 @dataclass
 class Sent:
-    """Webhooks sent together: those that need the locked row, others of their batch, and others behind them."""
+    """Webhooks sent together: those that need the locked row, others in their batch, and others after them."""
 
     locked: list[tuple[int, float]] = field(default_factory=list)
     others: list[tuple[int, float]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Sent:
 
 @pytest.fixture
 def engine(database: Database) -> Iterator[Engine]:
-    """Return an engine as in production: a lock is waited for 5 seconds."""
+    """An engine as in production: a lock wait lasts 5 seconds."""
     made = make_engine(database.url, pool_size=10, application="as in production")
     yield made
     made.dispose()
@@ -49,7 +49,7 @@ def engine(database: Database) -> Iterator[Engine]:
 async def send_all(
     stage: Stage, locked: list[bytes], *, held: Callable[[Connection], object], **headers: str | None
 ) -> Sent:
-    """Send `locked` and others in one batch, and some behind it, while a session holds what `held` took.
+    """Send `locked` and others in one batch, and some after it, while a session holds the locks of `held`.
 
     `headers` are those of `locked`.
     """
@@ -74,7 +74,7 @@ async def send_all(
 
 @asynccontextmanager
 async def in_one_batch(stage: Stage, size: int) -> AsyncIterator[None]:
-    """Have what is sent in the block taken as one batch: it is queued while another batch is being committed."""
+    """Put the webhooks of the block into one batch, which is queued while another batch is being committed."""
     batches = stage.intake._batches
     apply, taken, gate = batches._apply, threading.Event(), threading.Event()
 
@@ -196,7 +196,7 @@ def test_a_new_login_is_left_to_a_later_webhook_when_the_account_is_locked(engin
 
 @pytest.mark.parametrize("table", ["jobs", "deliveries", "accounts", "installations"])
 def test_other_webhooks_are_stored_when_another_process_has_inserted_the_same_row(engine: Engine, table: str) -> None:
-    """The insert is not committed: no SKIP LOCKED can find it."""
+    """The insert is not committed, so SKIP LOCKED cannot see it."""
     add_pool(engine, "linux")
     insert = {
         "jobs": """

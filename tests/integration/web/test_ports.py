@@ -26,7 +26,7 @@ def start(stage: Stage, **changes: object) -> WebProcess:
 
 
 def found(web: WebProcess, audience: Audience, path: str) -> bool:
-    """Return whether a path is there at the port for an audience; each is asked the way that it wants."""
+    """Return whether the port for an audience serves a path. Each path is requested by its own method."""
     method = "GET" if path in {*PRIVATE, API} else "POST"
     answer = httpx.request(method, f"http://127.0.0.1:{web.port_of(audience)}{path}", timeout=60)
     if answer.status_code == 404:
@@ -87,7 +87,7 @@ def test_signed_webhooks_that_wait_take_no_connection_of_others(stage: Stage, mo
         return httpx.post(f"{web.url}{HOOK}", content=body, headers=headers, timeout=240).status_code
 
     def verified() -> int:
-        """Return how many webhooks are queued or answered. On a slow machine, the first ones are soon answered 503."""
+        """Return the number of queued or answered webhooks. On a slow machine, the first ones are soon answered 503."""
         return web.web.intake.depth + sum(each.done() for each in burst)
 
     with ThreadPoolExecutor(12) as clients:

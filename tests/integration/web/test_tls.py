@@ -1,4 +1,4 @@
-"""Polls by TLS, by the poller's own script: idle Pods and Pods that get their job, while the certificate changes."""
+"""Polls over TLS with the poller's own script: idle Pods and Pods that get their job, while the certificate changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Cluster:
         new.rename(self.folder / "ca.crt")
 
     def poll(self, pod: Pod, url: str) -> Path:
-        """Start the poller of a Pod; return the folder that its containers share."""
+        """Start the poller of a Pod, and return the folder that its containers share."""
         root = self.folder / pod.name
         root.mkdir()
         made = make_pod(root)
@@ -61,7 +61,7 @@ class Cluster:
         return (jit_dir / "jit").exists()
 
     def polls(self, web: WebProcess) -> int:
-        """Return how many polls web has answered with 204."""
+        """Return the number of polls that web has answered with 204."""
         return web.web.counts["poll.204"]
 
 
@@ -93,7 +93,7 @@ def deliver(stage: Stage, pod: Pod) -> None:
 
 
 def served_by(web: WebProcess, authority: Authority) -> bool:
-    """Return whether a client that trusts this CA alone gets on."""
+    """Return whether a client that trusts only this CA can connect."""
     context = ssl.create_default_context(cadata=authority.certificate.decode())
     try:
         with (

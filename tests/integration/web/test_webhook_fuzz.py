@@ -1,7 +1,7 @@
-"""Webhooks that GitHub signed and nobody expects: no failure of ours, and nothing that grows.
+"""Webhooks with unexpected content and a valid signature: no failure of the server, and no growth.
 
-The signature is right, so that all of the parsing and the rows behind it are reached. What comes of each is drawn from
-one seed. Tokens of Pods have the same in tests/unit/k8s_adapters/test_identity.py.
+Because the signature is valid, all of the parsing and the rows behind it are reached. All values are drawn from one
+seed. `tests/unit/k8s_adapters/test_identity.py` does the same for tokens of Pods.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _patient_intake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def places(document: Any) -> list[tuple[Any, Any]]:
-    """Return every place of a document, as its container and its key; not by recursion, for some are deep."""
+    """Return every place of a document, as its container and its key, without recursion because some are deep."""
     found: list[tuple[Any, Any]] = []
     nodes = [document]
     while nodes:
@@ -91,7 +91,7 @@ def places(document: Any) -> list[tuple[Any, Any]]:
 
 
 def change_document(dice: random.Random, document: dict[str, Any]) -> bytes:
-    """Return a document with up to four places set to something else, moved or left out."""
+    """Return a document with up to four places changed, moved or removed."""
     for _ in range(dice.randint(1, 4)):
         container, key = dice.choice(places(document) or [(document, "action")])
         match dice.randrange(5):
@@ -107,7 +107,7 @@ def change_document(dice: random.Random, document: dict[str, Any]) -> bytes:
 
 
 def change_bytes(dice: random.Random, body: bytes) -> bytes:
-    """Return a body with some of its bytes changed, left out, doubled or cut off."""
+    """Return a body with some of its bytes changed, removed, repeated or cut off."""
     changed = bytearray(body)
     for _ in range(dice.randint(1, 6)):
         if not changed:

@@ -1,4 +1,4 @@
-"""GitHub's webhooks over HTTP: what is refused, what is stored, and what happens when something is away."""
+"""GitHub's webhooks over HTTP: refusals, stored rows, and behaviour while a part is down."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def payload(job_id: int = 1, action: str = "queued", **job: Any) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _patient_intake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an answer and a locked table take as long as a busy machine needs; the test of the limit sets it back."""
+    """Let an answer and a locked table take as long as a busy machine needs. The test of the limit resets this."""
     monkeypatch.setattr(webhooks, "ANSWER_WITHIN", 120.0)
     monkeypatch.setattr(batches, "LOCK_MS", 60_000)
 
@@ -149,7 +149,7 @@ def on(database: Database, act: Callable[[Stage], Awaitable[T]], **changes: Any)
 
 @contextmanager
 def stopped_commits(engine: Engine) -> Iterator[Connection]:
-    """Make every intake transaction wait for the end of the block."""
+    """Make every intake transaction wait until the end of the block."""
     with engine.connect() as db, db.begin():
         db.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))  # the block can be slow
         db.execute(text("LOCK TABLE deliveries IN EXCLUSIVE MODE"))
@@ -511,7 +511,7 @@ def test_a_database_that_cuts_the_connection_once_costs_nothing_and_twice_a_503(
 
 
 def cut(engine: Engine) -> int:
-    """Cut the connections that wait for a lock; return how many were cut and have gone."""
+    """Cut the connections that wait for a lock, and return the number of those that are gone."""
     statement = text("""
         SELECT count(*) FILTER (WHERE pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'

@@ -1,4 +1,4 @@
-"""The fleet at a glance: what is queued, used and counted by pool and account, and how long jobs waited."""
+"""The overview of the fleet: queued, used and counted work by pool and account, and the waits of jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATER = NOON + 24 * 60 * MINUTE
 
 
 class Rows:
-    """Rows that a test puts in place."""
+    """Rows that a test inserts."""
 
     def __init__(self, database: Database) -> None:
         self.engine = database.engine
@@ -33,7 +33,7 @@ class Rows:
         insert_job(self.engine, number, account_id=account, pool_id=self.pool, queued_at=at, **columns)
 
     def ran(self, number: int, *, waited: int, ran: int, account: int = 7, over: bool = True) -> None:
-        """A job that was queued at noon and executed after some minutes."""
+        """Insert a job that was queued at noon and executed after `waited` minutes."""
         started, ended = NOON + waited * MINUTE, NOON + (waited + ran) * MINUTE
         done = {"state": "completed", "completed_at": ended} if over else {"state": "running"}
         self.job(number, account=account, **done)

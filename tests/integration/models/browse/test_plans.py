@@ -1,4 +1,4 @@
-"""Every list and every filter is answered by an index at 100,000 rows: nothing is scanned whole, nothing sorted."""
+"""Every list and every filter uses an index at 100,000 rows: no table is scanned whole, and nothing is sorted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rules.sweeps.reaping import Repaired
 
 ROWS = 100_000
 FEW = 1000
-"""Rows that a page may check: as many as there are live claims, and some."""
+"""Rows that a page may check: slightly more than the live claims."""
 _FILL = """
     INSERT INTO accounts SELECT n, 'account-' || n, 1, 10, 10, 10, '[]', now() FROM generate_series(1, :rows) n;
     INSERT INTO pools (uid, namespace, name, image, labels, runner_group_id, vcpu, memory, replicas, allowed_accounts,
@@ -60,7 +60,7 @@ _FILL = """
 
 @pytest.fixture(scope="module")
 def filled(postgres: Postgres) -> Iterator[Engine]:
-    """A database of its own with 100,000 rows of each."""
+    """A separate database with 100,000 rows of each kind."""
     postgres.create_database("browse_plans", template="ostler_template")
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("STATEMENT", "ANSWER"):
@@ -77,7 +77,7 @@ def filled(postgres: Postgres) -> Iterator[Engine]:
 
 
 def plan_of(db: Connection, listing: Callable[[Connection], Any]) -> list[dict[str, Any]]:
-    """Return every node of the plan of the first statement that a list sends, as it was executed."""
+    """Return every node of the executed plan of the first statement that a list sends."""
     sent: list[tuple[str, Any]] = []
 
     def note(_conn: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
@@ -92,7 +92,7 @@ def plan_of(db: Connection, listing: Callable[[Connection], Any]) -> list[dict[s
 
 
 def rows_read(plan: list[dict[str, Any]]) -> float:
-    """Return how many rows of the list itself were checked."""
+    """Return the number of rows of the list's own table that were checked."""
     return sum(
         float(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
         for node in plan
@@ -183,7 +183,7 @@ def test_claims_of_pod_are_found_without_scan(filled: Engine) -> None:
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_needs_no_sort(filled: Engine, name: str) -> None:
-    """The planner may sort a handful of rows where that is cheaper; that it need not is what an index is for."""
+    """The planner may sort a few rows if this is cheaper. The index must make it possible not to sort."""
     with filled.connect() as db:
         forbid_sorting(db)
         plan = plan_of(db, LISTS[name])
@@ -214,7 +214,7 @@ def test_without_its_index_a_list_is_found_out(filled: Engine, index: str, name:
 
 
 def forbid_sorting(db: Connection) -> None:
-    """Make the planner take an index in its order wherever there is one."""
+    """Make the planner use the order of an index wherever possible."""
     for name in ("enable_sort", "enable_bitmapscan", "enable_seqscan"):
         db.execute(text(f"SET {name} = off"))
 

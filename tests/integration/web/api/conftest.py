@@ -1,4 +1,4 @@
-"""One web application with its API, called without a socket; rows are put in place by each story."""
+"""One web application with its API, called without a socket. Each test inserts its rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from web.api.database import Database as ApiDatabase
 
 
 class Client:
-    """A synchronous client of the ASGI application, with one event loop of its own."""
+    """A synchronous client of the ASGI application, with its own event loop."""
 
     def __init__(self, app: FastAPI) -> None:
         self._loop = asyncio.new_event_loop()
@@ -47,7 +47,7 @@ class Client:
 
 @dataclass
 class Stage:
-    """The API over a database, and tokens for it."""
+    """The API over a database, and its tokens."""
 
     engine: Engine
     app: FastAPI

@@ -1,4 +1,4 @@
-"""Access to the API: tokens, scopes, and the answer to a caller without a token (it learns nothing)."""
+"""Access to the API: tokens, scopes, and the answer to a caller without a token, which reveals nothing."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_path_with_a_slash_too_many_is_not_redirected(stage: Stage) -> None:
 
 
 class Failing:
-    """A database that fails in its own way."""
+    """A database that fails in a given way."""
 
     def __init__(self, error: Exception, *, after: int = 0) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""The table of changes over the API: who changed what, both values, and no secret."""
+"""The table of changes in the API: the author of each change, both values, and no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API's description: valid OpenAPI, every reference resolves, and what the API answers agrees with it."""
+"""The API's description is valid OpenAPI, every reference resolves, and the API's answers agree with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def references(node: Any) -> Iterator[str]:
 
 
 def resolves(reference: str, root: dict[str, Any]) -> bool:
-    """Tell whether a reference names something of the description itself."""
+    """Return whether a reference names a part of the description itself."""
     found: Any = root
     for part in reference.removeprefix("#/").split("/"):
         if not isinstance(found, dict) or part not in found:
@@ -53,7 +53,7 @@ def test_every_reference_of_description_resolves(stage: Stage) -> None:
 def agree(stage: Stage, *, examples: int) -> None:
     """Send each operation `examples` valid and as many invalid requests, and compare the answers with the description.
 
-    Checked are the status, the media type, the schema, the headers, the rejection of invalid data and of other
+    The checks are of the status, the media type, the schema, the headers, the rejection of invalid data and of other
     methods, and the need of a token.
     """
     stage.account()

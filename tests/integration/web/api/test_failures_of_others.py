@@ -1,4 +1,4 @@
-"""A token that is limited to accounts reads nothing of how a job of another account failed."""
+"""A token that is limited to accounts reveals nothing about the failures of other accounts' jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pool_id(stage: Stage) -> int:
 
 
 def fail(stage: Stage, pool_id: int, number: int, *, account: int, ago: float, why: str, code: int | None) -> None:
-    """Let a runner of the pool have ended without an execution."""
+    """Record a runner of the pool that ended without an execution."""
     stage.execute(
         """
         INSERT INTO runner_failures (claim_id, pool_id, template_hash, account_id, job_id, pod_uid, claimed_at, at,
@@ -43,7 +43,7 @@ def fail(stage: Stage, pool_id: int, number: int, *, account: int, ago: float, w
 
 
 def why(stage: Stage, *accounts: int) -> Any:
-    """Return why the job of our account waits, as a token sees it that is limited to accounts, if any are given."""
+    """Return the reason why the job of our account waits. If accounts are given, the token is limited to them."""
     token = stage.token(TokenScope.READ, accounts=list(accounts)) if accounts else stage.reader
     return stage.client.call("GET", "/api/v1/jobs/100", token=token).json()["why"]["summary"]
 
@@ -79,7 +79,7 @@ def test_limited_token_reads_that_a_runner_is_too_old_without_whose_job_failed(s
 
 
 def shared_pod(stage: Stage, pool_id: int) -> int:
-    """Add a Pod that a claim of ours returned and that then failed a job of theirs; return our claim."""
+    """Add a Pod that a claim of ours returned, and that then failed a job of the other account. Return our claim."""
     stage.execute(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, terminal_at,

@@ -1,6 +1,6 @@
-"""Fuzzing of every operation of the description: no failure of ours, and every error is a problem.
+"""Fuzzing of every operation of the description: no failure of the server, and every error is a problem document.
 
-Values come from the description's own schemas, near their edges, and from none of them.
+Values come from the description's own schemas, from their limits, and from outside of them.
 """
 
 from __future__ import annotations

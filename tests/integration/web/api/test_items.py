@@ -1,4 +1,4 @@
-"""Single items: why a job waits, how it came there, and what a changed budget wakes."""
+"""Single items: why a job waits, its history, and the wakes after a changed budget."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def test_a_persistent_runner_is_named_with_its_job_in_every_list(stage: Stage) -
 def test_finished_job_tells_of_pod_that_was_deleted_before_it_was_over(
     stage: Stage, conclusion: str, over_after: int, *, told: bool
 ) -> None:
-    """GitHub's `completed` may end the claim before anybody saw the Pod gone."""
+    """The webhook `completed` can end the claim before the Pod is seen gone."""
     stage.account()
     pool = stage.pool()
     stage.job(1, pool_id=pool, state="completed", conclusion=conclusion)

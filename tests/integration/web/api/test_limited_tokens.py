@@ -1,4 +1,4 @@
-"""Tokens that are limited to accounts: what they see, and what every route of the API answers to them."""
+"""Tokens that are limited to accounts: the visible objects, and the answer of every route of the API."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BY_ACCOUNT = {
 
 
 def claimed(stage: Stage, number: int, *, owner: int, pod: str, pool_id: int, purpose: str = "job") -> int:
-    """Insert a Pod if there is none of this name, and a claim on it."""
+    """Insert a claim on a Pod. Insert the Pod too if no Pod has this name."""
     stage.execute(
         """
         INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)
@@ -72,7 +72,7 @@ def claimed(stage: Stage, number: int, *, owner: int, pod: str, pool_id: int, pu
 
 
 class Fleet:
-    """Two accounts, each with a job, a claim and a Pod, and a Pod that both had."""
+    """Two accounts, each with a job, a claim and a Pod, and a Pod that served both."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

@@ -1,4 +1,4 @@
-"""Lists: pages that neither repeat nor hide a row, filters, and 422s that name the field."""
+"""Lists: pages neither repeat nor hide a row, filters work, and a 422 names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/metrics`: rows in numbers, counters as things happen, and a page that lists them all."""
+"""`/metrics`: gauges from rows, counters of events, and a page of the docs that lists all of them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 
 @pytest.fixture(autouse=True)
 def _patient_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the rows take as long as a busy machine needs, and keep them for the whole of a test."""
+    """Let the rows take as long as a busy machine needs, and keep them during a whole test."""
     monkeypatch.setattr(web_metrics, "WITHIN", 90.0)
     monkeypatch.setattr(web_metrics, "EVERY", 3600.0)
     monkeypatch.setattr(web_metrics, "RENDERED", 0.0)
 
 
 def scrape(metrics: Metrics) -> dict[str, float]:
-    """Return a scrape: series → value."""
+    """Return a scrape as a mapping of series to values."""
     answer = asyncio.run(metrics.serve(None))  # type: ignore[arg-type]
     lines = bytes(answer.body).decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
@@ -115,7 +115,7 @@ def test_a_braked_pool_is_shown_with_its_runners_and_others_are_not(stage: Stage
 
 
 def test_oldest_dispatchable_job_is_of_an_account_whose_budget_has_room(stage: Stage) -> None:
-    """An account at its limit waits for itself: nobody is to be woken for it."""
+    """An account at its limit waits for itself, so no operator must be alarmed."""
     pool, now = stage.pool(), utcnow()
     stage.account(count=1)
     stage.job(1, pool_id=pool, state="running")

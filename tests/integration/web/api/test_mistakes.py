@@ -1,4 +1,4 @@
-"""Mistakes of a script that calls the API: each gets a problem that names what is wrong and what to do."""
+"""Mistakes of a script that calls the API: each answer is a problem document with the error and a remedy."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def too_old(stage: Stage, pool_id: int) -> None:
 def ended(
     *, state: str = "completed", conclusion: str | None = "failure", end: str = "pod_gone", **columns: Any
 ) -> Arrange:
-    """Return an arrangement in which the job began on a Pod that then ended in a way that the columns say."""
+    """Return an arrangement in which the job began on a Pod that then ended as the columns say."""
 
     def arrange(stage: Stage, pool_id: int) -> None:
         claim = add_claim(stage.engine, pool_id, JOB, state="executing", account_id=OURS)

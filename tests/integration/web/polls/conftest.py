@@ -1,4 +1,4 @@
-"""Deadlines of the web processes of the polls' stories, long enough for a busy machine."""
+"""Timeouts of the web processes in the tests of polls, long enough for a busy machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _patient_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a web process wait for its upstreams for as long as a busy machine takes; tests of a limit set it back."""
+    """Let a web process wait for its upstreams as long as a busy machine needs. Tests of a limit reset this."""
     monkeypatch.setattr("web.runners.handover.REVIEW_WITHIN", 60.0)
     for limit in ("_POSTGRES_WITHIN", "_REDIS_WITHIN", "_REDIS_TIMEOUT"):
         monkeypatch.setattr(f"web.health.health.{limit}", 60.0)

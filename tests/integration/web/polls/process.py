@@ -1,4 +1,4 @@
-"""A web process of its own, for signals: `python -m … DATABASE_URL REDIS_URL PORT POD_NAME POD_UID`."""
+"""A separate web process for tests of signals: `python -m … DATABASE_URL REDIS_URL PORT POD_NAME POD_UID`."""
 
 from __future__ import annotations
 

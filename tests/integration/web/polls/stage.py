@@ -1,4 +1,4 @@
-"""The stage of the poll's stories: real web processes on real Postgres, a cluster that says what it is told."""
+"""The stage of the tests of polls: real web processes on real Postgres and Redis, and a stub of the cluster."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ JIT = "c2VjcmV0LWppdC1vZi1hLXJ1bm5lcg=="
 
 
 class StubCluster:
-    """Tokens are `token-of-<pod name>`, unless `tokens` says otherwise."""
+    """A cluster whose tokens are `token-of-<pod name>`, unless `tokens` has others."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, PodIdentity | Exception] = {}
@@ -84,7 +84,7 @@ class StubCluster:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A runner Pod of the story."""
+    """A runner Pod of a test."""
 
     id: int
     uid: str
@@ -97,7 +97,7 @@ class Pod:
 
 
 class WebProcess:
-    """One web process: its own event loop, in a thread of the test."""
+    """One web process with its own event loop, in a thread of the test."""
 
     def __init__(self, settings: Settings, cluster: Any) -> None:
         self.sender = Outbox()

@@ -1,4 +1,4 @@
-"""Pods that may poll, and the answers to the others."""
+"""Pods that may poll, and the answers to all other callers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_time_of_a_poll_is_written_at_most_once_a_minute(stage: Stage) -> No
     polled = "SELECT first_polled_at, polled_at FROM runner_pods"
 
     def poll() -> None:
-        """Poll, and return when the offer of it is written: the answer does not wait for that."""
+        """Poll, and wait until its offer is written. The answer does not wait for the offer."""
         before = stage.scalar("SELECT max(until) FROM offers")
         web.poll(pod.token)
         eventually(lambda: stage.scalar("SELECT max(until) FROM offers") not in {None, before})

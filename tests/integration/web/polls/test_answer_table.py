@@ -1,7 +1,7 @@
-"""The real poller script against a real web process: one row of the answer table after the other.
+"""The real poller script with a real web process: every row of the answer table.
 
-What the script sleeps is written down instead of slept, except where a row says that it comes again. 429 is
-not here: Ostler never answers it, a proxy before it may; `tests/unit/poller` has it.
+The script's sleeps are recorded and not slept, except if a row says that the script polls again. 429 is missing,
+because only a proxy can answer it, and never Ostler. `tests/unit/poller` tests it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELIVERED: dict[str, Any] = {"delivered_at": utcnow()}
 
 
 def run_poller(folder: Path, pod: Pod, web: WebProcess, *, give_up_after: int = 1) -> scripts.Ended:
-    """Run the poller as this Pod until it ends, or has slept so often: then SIGTERM ends it."""
+    """Run the poller as this Pod until it ends. After `give_up_after` sleeps, SIGTERM ends it."""
     script = prepared(folder, pod, give_up_after=give_up_after)
     return script.poll(url=f"{web.url}/runners/v1/dispatch")
 
@@ -122,7 +122,7 @@ def claim(**changes: Any) -> Callable[[Stage, Pod], None]:
 
 @dataclass(frozen=True)
 class Row:
-    """What is the case, and how the poller ends."""
+    """The case, and the expected end of the poller."""
 
     name: str
     given: Callable[[Stage, Pod], None]

@@ -1,4 +1,4 @@
-"""The handover: reviewed, committed, then answered."""
+"""The handover: first the review, then the commit, then the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Probe:
-    """Reads the claim's state in the moment when the first byte of an answer is handed to the server."""
+    """A probe that reads the claim's state when the first byte of an answer is passed to the server."""
 
     def __init__(self, stage: Stage, app: Any) -> None:
         self.stage = stage

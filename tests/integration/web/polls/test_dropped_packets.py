@@ -1,4 +1,4 @@
-"""A JIT whose answer is dropped on its way, not reset: the Pod gets the same one with its next poll (law L11)."""
+"""A JIT whose answer is dropped and not reset: the Pod gets the same JIT with its next poll (law L11)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class BeforeTheFirstByte:
-    """Calls `act` when web hands its first answer of a JIT to the server: `delivered` is committed by then."""
+    """A hook that calls `act` after the commit of `delivered`, when web passes its first answer to the server."""
 
     def __init__(self, web: WebProcess, act: Callable[[], None]) -> None:
         config = web._server.config

@@ -1,4 +1,4 @@
-"""Readiness: 503 when the process is useless, 200 when it can do without the missing part."""
+"""Readiness: 503 if the process cannot work, 200 if it can work without the missing part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from web.health import health
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a loaded machine answer later than the product waits. Tests of these limits set their own."""
+    """Let a loaded machine answer later than the product waits. Tests of these limits set their own values."""
     for limit in ("_POSTGRES_WITHIN", "_REDIS_WITHIN", "_REDIS_TIMEOUT"):
         monkeypatch.setattr(health, limit, 30.0)
 

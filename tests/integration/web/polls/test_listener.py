@@ -1,4 +1,4 @@
-"""Notifications to a web process, and its recovery from those that it missed."""
+"""Notifications to a web process, and its recovery after missed ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application
 
 
 def unsaid(*_arguments: Any, **_named: Any) -> None:
-    """Stand in for a notice that is sent and heard by nobody."""
+    """Replace the sending of a notice, so that no process receives it."""
 
 
 def test_a_killed_listener_comes_back_and_offers_its_pods_again(stage: Stage) -> None:

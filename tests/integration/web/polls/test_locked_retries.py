@@ -1,4 +1,4 @@
-"""Polls whose rows another transaction holds: turned away alone, or held and tried again."""
+"""Polls whose rows another transaction has locked: each is refused alone, or held and tried again."""
 
 from __future__ import annotations
 

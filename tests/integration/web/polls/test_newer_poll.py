@@ -1,4 +1,4 @@
-"""Of two polls of one Pod the newer wins, in one process and across two."""
+"""The newer of two polls of one Pod wins, in one process and across two."""
 
 from __future__ import annotations
 

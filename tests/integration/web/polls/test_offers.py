@@ -1,4 +1,4 @@
-"""The offers' statement itself, under contention and with rows in odd states."""
+"""The statement that writes offers, under contention and with rows in unusual states."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def polling(pod: Pod, *, poll_id: str | None = None, again: bool = False) -> off
 
 
 def briefly(stage: Stage, body: Callable[[Connection], T], *, within_ms: int = 1) -> T:
-    """Run a transaction that fails when it has to wait for a lock."""
+    """Run a transaction that fails if it must wait for a lock."""
 
     def bounded(db: Connection) -> T:
         db.exec_driver_sql(f"SET LOCAL lock_timeout = {within_ms}")

@@ -1,4 +1,4 @@
-"""A real Pod's token, a real API server behind a proxy that breaks it, the real poller, a real web process."""
+"""A real Pod's token, a real API server behind a fault proxy, the real poller, and a real web process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEYS = "/openid/v1/jwks"
 
 @dataclass(frozen=True, slots=True)
 class RealPod(Pod):
-    """A Pod that the cluster knows, with a token as its kubelet would project it."""
+    """A Pod in the cluster, with a token like the one that its kubelet would project."""
 
     projected: str
 
@@ -87,7 +87,7 @@ def client(proxy: FaultProxy, control_plane: ClusterAccess) -> Iterator[KubeClie
 
 
 def start(stage: Stage, client: KubeClient, namespace: str, **settings: float) -> WebProcess:
-    """Return a web process; keys that a token asks for are fetched each time."""
+    """Return a web process that fetches the keys again for each token."""
     verifier = TokenVerifier(client=client, audience=AUDIENCE, refetch_every=0.0)
     own = changed(stage.settings, **settings)
     cluster = KubernetesCluster(client=client, verifier=verifier, settings=own)
@@ -165,7 +165,7 @@ def test_keys_that_are_away_at_the_start_make_pods_wait_and_end_none(
 def test_a_review_that_takes_longer_than_its_limit_is_counted_and_the_jit_delivered(
     stage: Stage, pod: RealPod, client: KubeClient, namespace: str, proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    """With the limits of every day: 0.3 s for the call. The review is still out when the poller has its JIT."""
+    """The limits are the defaults: 0.3 s for the call. The review still runs when the poller has its JIT."""
     web = start(stage, client, namespace)
     claim_id = stage.claim(pod)
     proxy.add(Fault(kind=Kind.DELAY, path_regex=REVIEWS, delay_seconds=3600))
@@ -201,7 +201,7 @@ def test_a_pod_whose_pool_has_no_row_yet_waits_and_is_then_adopted_and_served(
 
 
 def keys_of(*keys: rsa.RSAPrivateKey) -> Fault:
-    """Publish these keys in place of the API server's own."""
+    """Publish these keys instead of the API server's own."""
     published = [RSAAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "before"} for key in keys]
     kind = {"Content-Type": "application/jwk-set+json"}
     return Fault(kind=Kind.STATUS, path_regex=KEYS, status=200, headers=kind, body=json.dumps({"keys": published}))
@@ -211,10 +211,10 @@ def keys_of(*keys: rsa.RSAPrivateKey) -> Fault:
 def test_token_of_an_unknown_key_is_accepted_only_when_the_cluster_publishes_the_key(
     stage: Stage, pod: RealPod, web: WebProcess, proxy: FaultProxy, tmp_path: Path, *, published: bool
 ) -> None:
-    """A rotation as web sees it: the keys it fetched first have not the one that the real API server signs with.
+    """A rotation as web sees it: the first fetched keys do not contain the key that the real API server signs with.
 
-    What stands for the time before is played by the proxy; the key that comes, its publication, the token and its
-    review are the API server's own. A rotation there is its restart with other key files.
+    The proxy provides the old keys. The new key, its publication, the token and its review are the API server's own.
+    There, a rotation is a restart with other key files.
     """
     proxy.add(keys_of(rsa.generate_private_key(public_exponent=65537, key_size=2048)))
     client_of_old = web.poll(jwt.encode({}, "x" * 32, headers={"kid": "stranger"}))

@@ -1,4 +1,4 @@
-"""Cost of a thousand held polls: memory, and nothing else."""
+"""The cost of a thousand held polls is memory only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of every bad kind against the real verifier, with keys made here."""
+"""Invalid tokens of every kind with the real verifier and generated keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 class StubClient:
-    """Publishes the key, reviews every token as good, and knows no Pod."""
+    """A client that publishes the key, reviews every token as valid, and knows no Pod."""
 
     def __init__(self) -> None:
         self.timing = Timing()

@@ -1,4 +1,4 @@
-"""Sessions of the dashboard: the login, what ends a session, and forms that another site sends."""
+"""Sessions of the dashboard: the login, the end of a session, and forms from other sites."""
 
 from __future__ import annotations
 
