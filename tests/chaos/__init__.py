@@ -1,1 +1,1 @@
-"""Chaos runs: a clean one, and one for each of six bugs."""
+"""Chaos runs: one without a bug, and one for each of six bugs."""

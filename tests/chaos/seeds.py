@@ -1,7 +1,7 @@
-"""Six bugs that a chaos run has to find, each what the code would be without one of its guards.
+"""Six bugs that a chaos run must find. Each bug removes one guard of the code.
 
-`python -m tests.chaos.seeds NAME worker` is a worker that has one: the code of the product is as it is, and is changed
-in that process before it starts.
+`python -m tests.chaos.seeds NAME worker` starts a worker with the bug NAME. The bug replaces functions of the product
+in this process before the worker starts.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tasks.worker.runtime import runtime
 
 
 def put(module: ModuleType, **bugs: object) -> None:
-    """Replace functions of a module, which has to have them."""
+    """Replace functions of a module. Each of them must exist."""
     for name, bug in bugs.items():
         getattr(module, name)
         setattr(module, name, bug)
 
 
 def apart(call: Callable[..., object], **arguments: Any) -> None:
-    """Call the cluster in the middle of a transaction, which no thread that has one open may."""
+    """Call the cluster although this thread has an open transaction, which the client would refuse."""
 
     def run() -> None:
         with contextlib.suppress(UpstreamError):
@@ -56,7 +56,7 @@ def apart(call: Callable[..., object], **arguments: Any) -> None:
 
 
 def reap_without_retire_claim() -> None:
-    """What is retired is deleted at once, under no claim (L7)."""
+    """Delete Pods at once, without a retire claim (L7)."""
 
     def delete(db: Connection, runner_pod_id: int, **_: Any) -> None:
         pod = db.execute(
@@ -76,9 +76,10 @@ def reap_without_retire_claim() -> None:
 
 
 def claims_read_before_pods() -> None:
-    """`orphaned_stamps` reads the claims, then lists the Pods, and takes for true what it read (L8).
+    """`orphaned_stamps` reads the claims before it lists the Pods, and trusts the old claims (L8).
 
-    It does no harm while it commits a retire claim first, which is refused where another is live; so it makes none.
+    With its retire claim this bug would do no harm, because a retire claim is refused while another claim is live. The
+    bug therefore inserts none.
     """
     before: dict[str, PodClaims] = {}
     claims_of_pods = orphans.claims_of_pods
@@ -111,7 +112,7 @@ def claims_read_before_pods() -> None:
 
 
 def unstamp_of_a_delivered_pod() -> None:
-    """`resume` un-stamps a Pod that does not poll, also when that is because it has its JIT (L3)."""
+    """`resume` un-stamps a Pod that does not poll, even if it stopped because its JIT was delivered (L3)."""
 
     def begin_unstamps(db: Connection, **_: Any) -> list[int]:
         rows = db.execute(
@@ -136,19 +137,19 @@ def unstamp_of_a_delivered_pod() -> None:
 
 
 def ended_claim_leaves_its_job() -> None:
-    """A claim is ended, and its job left as it is (L4)."""
+    """End a claim, and leave its job in the old state (L4)."""
 
     def move_all_but(db: Connection, name: str, job_ids: Sequence[int], **rest: Any) -> Any:
         return [] if name == "job_requeue" else move_jobs(db, name, job_ids, **rest)
 
     def leave(*_: Any, **__: Any) -> None:
-        """Move nothing."""
+        """Change nothing."""
 
     put(releases, move_jobs=move_all_but, apply_job_outcome=leave)
 
 
 def one_look_at_absence() -> None:
-    """`unused_runners` takes a runner that one list does not show for one that is gone (L8)."""
+    """`unused_runners` treats a runner that is missing from one list as gone (L8)."""
 
     def judge(claim: UnusedClaim, *, grace_seconds: float) -> UnusedVerdict:
         return judge_unused(replace(claim, absent_before=True), grace_seconds=grace_seconds)
@@ -157,7 +158,7 @@ def one_look_at_absence() -> None:
 
 
 def orphaned_runners_by_name_pattern() -> None:
-    """A runner that looks like ours is ours (L3)."""
+    """Treat a runner as ours if its name looks like ours (L3)."""
     known_runners = orphans.known_runners
     ours = re.compile(r"(small|large)-[0-9a-f]{8}-[0-9a-f]{8}")
 
@@ -183,7 +184,7 @@ SEEDS: Mapping[str, Callable[[], None]] = {
 
 
 def main() -> None:
-    """Put the bug in that the first argument names, and become `ostler` with the others."""
+    """Install the bug that the first argument names, then run `ostler` with the other arguments."""
     name = sys.argv.pop(1)
     SEEDS[name]()
     from cli import main as ostler  # noqa: PLC0415  after the bug

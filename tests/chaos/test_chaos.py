@@ -1,6 +1,6 @@
-"""A chaos run is clean, and one with a bug in it is not: it names the law that the bug breaks.
+"""A chaos run without a bug is clean. A run with a bug is not, and names the law that the bug breaks.
 
-The long ones are `make chaos`; here they are as short as can be, on the API server in memory.
+The long runs are `make chaos`. These runs are as short as possible and use the API server in memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.chaos.seeds import SEEDS
 pytestmark = pytest.mark.timeout(900)
 
 SOON = timings(slow_sweep_every=3, orphaned_account_after=5)
-"""What merely lies about is found sooner than it would be."""
+"""Intervals that make the cleanup sweeps run sooner than their defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bug:
-    """The law that a bug breaks, and what brings it about soon. `every`: as of `make_plan`."""
+    """A bug: the law that it breaks, and the faults that make it appear soon. `every` is an argument of `make_plan`."""
 
     law: str
     jobs: int = 400

@@ -1,4 +1,4 @@
-"""A short day of bad fleets, and what the long one (`make chaos SCENARIO=fleets`) is judged by."""
+"""A short run of unhealthy fleets, and the rules that judge the long run (`make chaos SCENARIO=fleets`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`kubectl exec --namespace N deploy/NAME -- ostler …` without a kubelet: here, with the environment of that process.
+"""`kubectl exec --namespace N deploy/NAME -- ostler …` without a kubelet, with the environment of that process.
 
-Run by the test's wrapper of kubectl as `kubectl_exec.py FOLDER exec …`; everything else goes to the real one.
+The test's wrapper of kubectl runs it as `kubectl_exec.py FOLDER exec …`. The real kubectl gets all other commands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Become the command; exit status 1 where kubectl would find no such process."""
+    """Replace this process by the command. The exit status is 1 if kubectl would find no such process."""
     folder = Path(sys.argv[1])
     parser = argparse.ArgumentParser(prog="kubectl exec", allow_abbrev=False)
     parser.add_argument("exec", choices=["exec"])

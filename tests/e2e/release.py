@@ -1,8 +1,9 @@
-"""A Helm release on this machine: a process for each Deployment, and the hook's Job.
+"""A Helm release on this machine: a process for each Deployment, and the Job of the hook.
 
-Each process has the arguments that the API server has for it, and the environment, read from the Secret that its
-Deployment names, and is the ServiceAccount of its Pod. Nothing else is given to it but what a network would bring to
-it (`instead`). A Deployment whose Secret lacks a key is never available, and one with 0 replicas does not run.
+Each process has the arguments from the API server, the environment (read from the Secret that its Deployment names),
+and the identity of its Pod's ServiceAccount. It gets nothing else, except values that a network would provide
+(`instead`). A Deployment whose Secret lacks a key never becomes available, and a Deployment with 0 replicas does not
+run.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from ostler.errors import UpstreamError
 
 EVERY = 0.2
 PLAYED = ("web", "worker", "beat", "watch")
-"""Flower is taken as running: it has an end-to-end test of its own, and no job needs it."""
+"""The Deployments that run. Flower counts as running: it has its own end-to-end test, and no job needs it."""
 
 _COMPONENT = "app.kubernetes.io/component"
 _ACCOUNT_FILES = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class NotStarted(Exception):
-    """A container cannot be started as it is described; the kubelet would wait for that to change."""
+    """A container cannot be started with its spec. The kubelet would wait until the spec changes."""
 
 
 @dataclass
 class Release:
-    """Runs what the release of one namespace asks for, in a thread; a context manager."""
+    """A context manager that runs the release of one namespace in a thread."""
 
     access: ClusterAccess
     namespace: str
     folder: Path
     instead: Mapping[str, str]
-    """Variables that lead elsewhere on one machine than they do in a cluster; they win."""
+    """Variables that have other values on one machine than in a cluster. They take precedence."""
     web_ports: WebPorts
     problem: BaseException | None = None
     hooks: list[str] = field(default_factory=list)
@@ -71,7 +72,7 @@ class Release:
         self._kube.close()
 
     def environment_file(self, deployment: str) -> Path:
-        """Where the environment of a Deployment's process stands while it runs, for `kubectl exec`."""
+        """Return the file with the environment of a Deployment's running process, for `kubectl exec`."""
         return self.folder / f"{deployment}.json"
 
     def _work(self) -> None:
@@ -127,7 +128,7 @@ class Release:
                 list(side_by_side.map(lambda child: child.stop(timeout=45), children))
 
     def _tell(self, path: str, deployment: dict[str, Any]) -> None:
-        """Say how a Deployment stands, where that has changed."""
+        """Write the status of a Deployment, if it has changed."""
         name, replicas = deployment["metadata"]["name"], deployment["spec"]["replicas"]
         component = deployment["metadata"]["labels"][_COMPONENT]
         ready = replicas if component not in PLAYED or self._serves(name, component) else 0
@@ -164,7 +165,7 @@ class Release:
                 self._kube.request("PATCH", where, body={"status": status}, content_type=MERGE_PATCH)
 
     def _run(self, spec: dict[str, Any]) -> bool:
-        """Run a Pod's containers one after the other, as those that come first are; return whether all succeeded."""
+        """Run the containers of a Pod in order, like init containers, and return whether all succeeded."""
         for container in (*spec.get("initContainers", ()), *spec["containers"]):
             try:
                 environment = self._environment(spec, container)
@@ -181,7 +182,7 @@ class Release:
         return True
 
     def _environment(self, spec: dict[str, Any], container: dict[str, Any]) -> dict[str, str]:
-        """Return what a container finds in its environment. Raises `NotStarted` for a Secret that lacks a key."""
+        """Return the environment of a container. Raises `NotStarted` if a Secret lacks a key."""
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST", "KUBE"))
         }
@@ -206,7 +207,7 @@ class Release:
     def _mounted(
         self, spec: dict[str, Any], mount: Mapping[str, Any], environment: Mapping[str, str]
     ) -> dict[str, str]:
-        """Write the files of a mounted Secret, and return the variables that name one, with where it lies here."""
+        """Write the files of a mounted Secret, and return the variables that name such files, with their paths here."""
         sources = {each["name"]: each.get("secret") for each in spec["volumes"]}
         if not sources.get(mount["name"]):
             return {}
@@ -232,7 +233,7 @@ class Release:
         return base64.b64decode(secret["data"][ref["key"]]).decode()
 
     def _kubeconfig(self, account: str) -> Path:
-        """Stand in for the files of a Pod that say who it is, which lie where only a Pod has them."""
+        """Return a kubeconfig instead of the identity files, which exist only inside a Pod."""
         path = f"{object_path('serviceaccounts', namespace=self.namespace, name=account)}/token"
         token = self._kube.request("POST", path, body={"spec": {"expirationSeconds": 24 * 3600}})["status"]["token"]
         kubeconfig = self.folder / f"kubeconfig-{account}"

@@ -1,4 +1,4 @@
-"""A page of the docs as an operator follows it: its blocks, typed one after the other into one bash."""
+"""A page of the docs as an operator follows it: its blocks are typed into one bash, in order."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LINES = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A block of commands, with the heading that it stands under and its number there, from 1.
+    """A block of commands, with its heading and its number below this heading, from 1.
 
-    `reason`: why it is not run, if it is not.
+    `reason`: the reason why the block does not run, or None.
     """
 
     heading: str
@@ -35,7 +35,7 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    """Return the blocks marked as `sh` of a page, in order."""
+    """Return the blocks of a page that are marked as `sh`, in order."""
     found: list[Block] = []
     heading, number = "", 0
     for each in _LINES.finditer(page):
@@ -48,11 +48,11 @@ def blocks_of(page: str) -> list[Block]:
 
 
 class Failed(AssertionError):
-    """A block ended the shell, or did not end; the message has what was typed and what was said."""
+    """A block ended the shell, or did not end. The message contains the input and the output."""
 
 
 class Shell:
-    """One bash that ends with the first command that fails; a context manager."""
+    """A context manager with one bash that ends with the first failed command."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self.transcript = ""
@@ -86,7 +86,7 @@ class Shell:
                 stream.close()
 
     def run(self, text: str, *, timeout: float) -> str:
-        """Type a block and return what it said. Raises `Failed` where a command of it fails or it takes too long."""
+        """Type a block and return its output. Raises `Failed` if a command fails or the block takes too long."""
         mark = f"done-{secrets.token_hex(8)}"
         # In braces, so that bash reads all of it before it runs the first line: a command must not eat the next one.
         self._type(f"{{\n{text}\n}} </dev/null\necho {mark}\n")

@@ -1,4 +1,4 @@
-"""An autoscaled pool on the whole system: no Pods, jobs, Pods, and back to its floor."""
+"""An autoscaled pool in the whole system: from no Pods to Pods for jobs, and back to the minimum."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOST = 4
 def system(
     control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
-    """A system whose only pool has no Pods, and whose autoscaler never ticks by itself."""
+    """A system whose only pool has no Pods. The autoscaler runs only on request."""
     namespace = f"scaled-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     scaling = {"enabled": True, "minWarm": 1, "maxReplicas": MOST, "scaleDownDelay": "3s"}

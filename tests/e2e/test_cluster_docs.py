@@ -1,10 +1,10 @@
-"""docs/operations/cluster.md as it is written: each `sh` block, in order, in one bash, on a control plane of its own.
+"""`docs/operations/cluster.md` as it is written: each `sh` block, in order, in one bash, on a separate control plane.
 
-helm, kubectl, the API server, Postgres and Redis are real; the page's own commands install Ostler. There is no kubelet:
-`Release` starts the processes that the Deployments name and runs the hook's Job, and a wrapper before kubectl turns
-`kubectl exec … deploy/NAME -- ostler …` into that command with the environment of that process. kubectl gets everything
-else unchanged. Runner Pods and GitHub are the lab's. Between blocks the test plays what the page leaves to others:
-the App's secrets, jobs, a backup. Then it checks what the page promises.
+helm, kubectl, the API server, Postgres and Redis are real, and the page's own commands install Ostler. There is no
+kubelet: `Release` starts the processes that the Deployments name and runs the hook's Job. A wrapper of kubectl replaces
+`kubectl exec … deploy/NAME -- ostler …` by that command with the environment of that process. kubectl gets everything
+else unchanged. Runner Pods and GitHub are those of the lab. Between blocks the test does what the page leaves to
+others: it sets the App's secrets, sends jobs and takes a backup. Then it checks the promises of the page.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations" / "cluster.md"
 MOST_NOT_RUN = 3
 BLOCK_WITHIN = 180.0
-"""Seconds for one block, on a bad day; the page's own limits are an operator's, in hours."""
+"""Seconds for one block on a slow machine. The limits on the page are for an operator and can be hours."""
 
 RUNNERS = "ostler-runners"
 PROMISES_NOTHING = f"kubectl get pods,serviceaccounts --namespace {RUNNERS} --selector {POOL_LABEL}\n"
-"""The one command that is to find nothing."""
+"""The only command that must find nothing."""
 
 LABELS = ["self-hosted", "linux", "small"]
 APP_KEYS = ("OSTLER_GITHUB_APP_ID", "OSTLER_GITHUB_PRIVATE_KEY", "OSTLER_WEBHOOK_SECRETS")
 ELSEWHERE = ("OSTLER_GITHUB_API_URL", "OSTLER_GITHUB_MINTS_PER_MINUTE", "OSTLER_DISPATCH_URL", "OSTLER_WEB_HOST")
-"""What a network would bring to the processes, and what the lab's three accounts need."""
+"""Settings that depend on the network of the processes, and those that the lab's three accounts need."""
 
 SOONER = {
     **timings(
@@ -69,7 +69,7 @@ SOONER = {
 
 @dataclass
 class Story:
-    """The system under the page, and what the test does and checks between its blocks."""
+    """The system that the page describes, and the acts and checks of the test between the blocks."""
 
     system: System
     release: Release
@@ -79,7 +79,7 @@ class Story:
     long_jobs: list[int] = field(default_factory=list)
 
     def follow(self, block: Block) -> None:
-        """Do what comes before a block, run it, and check what came of it."""
+        """Prepare a block, run it, and check its effect."""
         before, after = STEPS.get((block.heading, block.number), (None, None))
         if before is not None:
             before(self)
@@ -97,34 +97,34 @@ class Story:
     # What the page leaves to others.
 
     def give_the_app(self) -> None:
-        """Do what `ostler setup github` does once GitHub made the App."""
+        """Write the secrets that `ostler setup github` writes after GitHub has created the App."""
         values = {name: Secret(self.settings[name]) for name in APP_KEYS}
         put_secret(self.kube, namespace="ostler", name="ostler", values=values)
 
     def run_jobs(self, count: int = 3) -> None:
-        """Send short jobs and see each run once."""
+        """Send short jobs, and check that each ran once."""
         ids = self.send(count, seconds=0.3)
         eventually(lambda: self.states(ids) == {"completed"}, what="the jobs ended")
 
     def begin_a_long_job(self, seconds: float = 6.0) -> None:
-        """Have a job run that is to outlive the next block's beginning."""
+        """Start a job that runs until the next block has begun."""
         ids = self.send(1, seconds=seconds)
         self.long_jobs += ids
         eventually(lambda: self.states(ids) == {"in_progress"}, within=60, what="the long job began")
         eventually(lambda: len(self.busy_pods()) == 1, within=30, what="its Pod is stamped")
 
     def see_it_ended(self) -> None:
-        """See that every long job ended, each on the Pod where it had begun."""
+        """Check that every long job ended on its first Pod."""
         eventually(lambda: self.states(self.long_jobs) == {"completed"}, what="the long job ended")
 
     def take_a_backup(self) -> None:
-        """Copy Postgres, and let more happen than the copy knows."""
+        """Copy Postgres, and run more jobs that the copy does not contain."""
         self.system.postgres.copy("backup")
         self.run_jobs()
         self.begin_a_long_job(seconds=20)
 
     def put_it_back(self) -> None:
-        """Put the copy in the place of the database: an hour old, a sweep with a lease in it."""
+        """Replace the database by the copy, which is an hour old and contains the lease of a sweep."""
         self.system.postgres.put_back("backup")
         self.rows("""
             UPDATE sweeps SET began_at = began_at - interval '1 h', succeeded_at = succeeded_at - interval '1 h',
@@ -136,53 +136,53 @@ class Story:
     # What the page promises.
 
     def see_the_release(self) -> None:
-        """See that the hook did its work, by processes of its own, before anything ran."""
+        """Check that the hook's own processes finished before any other process ran."""
         assert self.release.hooks == ["database: 0", "definition: 0"]
 
     def see_restored(self) -> None:
-        """See that what ran over the restore ended, and that work goes on."""
+        """Check that the jobs that ran during the restore ended, and that new jobs run."""
         assert self.rows("SELECT 1 FROM epochs WHERE older_since IS NOT NULL") == []
         self.see_it_ended()
         self.run_jobs()
 
     def see_the_pool(self) -> None:
-        """See that it is the page's, as the API server keeps it, down to the overlay of its Pods."""
+        """Check that the API server stores the page's pool, with the overlay of its Pods."""
         spec = self.pool()["spec"]
         assert (spec["replicas"], spec["drainTimeout"], spec["rollout"]) == (3, "6h", {"maxUnavailablePercent": 34})
         assert {each["metadata"]["labels"]["team"] for each in self.runner_pods()} == {"ci"}
         self.run_jobs()
 
     def see_it_scaled_by_hand(self) -> None:
-        """See that the autoscaler lets it be."""
+        """Check that the autoscaler does not change the number of Pods."""
         spec = self.pool()["spec"]
         assert (spec["autoscaling"]["enabled"], spec["replicas"]) == (False, 3)
 
     def see_it_paused(self) -> None:
-        """See that the pause is in the cluster, and that warm Pods serve nevertheless."""
+        """Check that the pool is paused in the cluster, and that warm Pods still run jobs."""
         assert self.pool()["spec"]["paused"] is True
         self.run_jobs(1)
 
     def see_it_resumed(self) -> None:
-        """See that the pause is over."""
+        """Check that the pool is no longer paused."""
         assert self.pool()["spec"]["paused"] is False
 
     def see_the_new_image(self) -> None:
-        """See that no Pod of the old image is left."""
+        """Check that no Pod of the old image is left."""
         images = {each["spec"]["containers"][0]["image"] for each in self.runner_pods()}
         assert images == {"registry.lab/runner:2"}
 
     def see_the_tag(self, tag: str) -> None:
-        """See that the cluster has this version, and that it serves."""
+        """Check that the cluster has this version, and that it runs jobs."""
         path = "/apis/apps/v1/namespaces/ostler/deployments/ostler-web"
         image = self.kube.request("GET", path)["spec"]["template"]["spec"]["containers"][0]["image"]
         assert image == f"registry.lab/ostler:{tag}"
         self.run_jobs(1)
 
     def see_no_pool(self) -> None:
-        """See that nothing of the pool is left but what its jobs left at GitHub.
+        """Check that nothing of the pool is left, except the results of its jobs at GitHub.
 
-        The finalizer waits for Pods that run. A Pod that has just ended might outlive the pool for a moment: the
-        garbage collector of the cluster deletes it by its owner reference.
+        The finalizer waits for running Pods. A Pod that has just ended might outlive the pool for a moment: the garbage
+        collector of the cluster deletes it by its owner reference.
         """
         assert self.kube.request("GET", f"/apis/ostler.dev/v1alpha1/namespaces/{RUNNERS}/runnerpools")["items"] == []
         eventually(lambda: self.runner_pods() == [], within=60, what="runner Pods of a pool that is gone")
@@ -195,7 +195,7 @@ class Story:
         self.see_it_ended()
 
     def see_nothing(self) -> None:
-        """See that the cluster has nothing of Ostler's any more."""
+        """Check that the cluster contains nothing of Ostler."""
         for path in (
             "/api/v1/namespaces/ostler",
             f"/api/v1/namespaces/{RUNNERS}",
@@ -270,7 +270,7 @@ STEPS: Mapping[tuple[str, int], tuple[Act, Act]] = {
 
 
 def programs(folder: Path, environments: Path) -> Path:
-    """Return a folder with `helm`, `kubectl` and `ostler`, which is all that PATH has beside the system's own."""
+    """Return a folder with `helm`, `kubectl` and `ostler`. PATH has this folder and the system's folders only."""
     folder.mkdir()
     python = sys.executable
     for name, line in {

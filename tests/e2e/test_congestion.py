@@ -1,6 +1,6 @@
-"""More work at once than a worker does within the time in which a step is due: it takes longer, and comes to an end.
+"""More work than a worker can do within `due_after`: the work takes longer, and all of it is done.
 
-One thread, and a GitHub that takes its time: the messages of the last claims wait for many times `due_after`.
+The worker has one thread and GitHub answers slowly, so the messages of the last claims wait for many times `due_after`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ctrl-C ends the demo, while it starts and while it runs, and leaves no process and no file behind.
+"""Ctrl-C ends the demo, during its start and later, and leaves no process and no file.
 
 A kill leaves no process, and the next demo removes the files.
 """
@@ -23,7 +23,7 @@ from lab.processes import default_signals
 
 @contextmanager
 def demo(folder: Path, cluster: str = "embedded", *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A demo without end that keeps its files in `folder`."""
+    """A demo without an end that keeps its files in `folder`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lab", "demo", "--cluster", cluster, *arguments],
         env={**os.environ, "TMPDIR": str(folder)},
@@ -41,7 +41,7 @@ def demo(folder: Path, cluster: str = "embedded", *arguments: str) -> Iterator[s
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> None:
-    """Read what the demo says until it says `words`."""
+    """Read the output of the demo until it contains `words`."""
     assert process.stdout is not None
     said = []
     for line in process.stdout:
@@ -52,7 +52,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Return the command lines of the processes that have `folder` in their environment, as the scripts in Pods too."""
+    """Return the command lines of the processes with `folder` in their environment, also of the scripts in Pods."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -65,7 +65,7 @@ def left_behind(folder: Path) -> list[str]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """The demo's TMPDIR. Not below pytest's, which another run of it shuts: the demo's Postgres may be another user."""
+    """The demo's TMPDIR. It is outside pytest's folder, because another user can run the demo's Postgres."""
     with tempfile.TemporaryDirectory(prefix="ostler-demo-ends-") as name:
         yield Path(name)
 

@@ -1,6 +1,7 @@
-"""A fault run: 500 jobs while one in twenty calls to GitHub and to Kubernetes fails, in every way that the proxy knows.
+"""A fault run: 500 jobs while 5 % of the calls to GitHub and Kubernetes fail, with all faults of the proxy.
 
-Judged by the lab's logs alone; the calls are counted by the lab's GitHub, and by the proxy where it kept them from it.
+The result is judged by the lab's logs only. The lab's GitHub counts the calls, and the proxy counts those that it
+answered itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WAVE = 40
 CALLS_PER_JOB = 1.3
 OUTAGE_SECONDS = 5
 SETTLED_WITHIN = 420
-"""Seconds: a runner that nobody used is known as such after 60, proven after 60 more, and two sweeps lie between."""
+"""Seconds: an unused runner is found after 60, proven after 60 more, and two sweeps run in between."""
 
 
 def plan(*, seed: int) -> FaultPlan:
@@ -51,7 +52,7 @@ def plan(*, seed: int) -> FaultPlan:
 def system(
     control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
-    """The whole system, both upstreams behind their proxies, with the settings that it ships with."""
+    """The whole system with its default settings. Both upstreams are behind proxies."""
     namespace = f"faults-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     options = Options(real_pods=4, github_faults=plan(seed=1), kubernetes_faults=plan(seed=2))
@@ -63,7 +64,7 @@ def system(
 
 
 def drive(system: System) -> None:
-    """Send the jobs, no more than a wave at a time, and return when GitHub calls all of them over."""
+    """Send the jobs, at most one wave at a time, and return when GitHub shows all of them as completed."""
     kinds = itertools.cycle([(account, pool) for account in ACCOUNTS for pool in POOLS])
     sent, completed, moved_at = 0, -1, time.monotonic()
     while completed < JOBS:
@@ -84,7 +85,7 @@ def drive(system: System) -> None:
 
 
 def calls(system: System) -> Counter[str]:
-    """Return the calls that Ostler made to GitHub: those that arrived, and those that the proxy answered itself."""
+    """Return the calls of Ostler to GitHub: those that arrived, and those that the proxy answered itself."""
     counts = system.faults("github")["counts"]
     arrived: dict[str, int] = system.lab("GET", "/stats")["calls"]
     return Counter(arrived) + Counter({"kept by the proxy": counts[Kind.STATUS] + counts[Kind.RESET_BEFORE]})
@@ -96,7 +97,7 @@ def share(counts: Mapping[str, int]) -> float:
 
 
 def live_claims(system: System) -> list[Any]:
-    """Return the claims that are not over."""
+    """Return the claims that have not ended."""
     engine = create_engine(system.postgres.url("ostler"))
     with engine.connect() as db:
         found = list(

@@ -1,4 +1,4 @@
-"""Flower beside a system that ran real jobs: what it shows, what it refuses, what it keeps, and no secrets in it."""
+"""Flower beside a system that ran real jobs: its pages, its refusals, its stored data, and no secrets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def system(
 
 
 def get(system: System, path: str, *, login: tuple[str, str] | None = None) -> httpx.Response:
-    """Return Flower's answer, waited for while it starts."""
+    """Return Flower's answer. Wait for it while Flower starts."""
     end = time.monotonic() + 120
     while True:
         try:
@@ -114,7 +114,7 @@ def test_without_the_login_nothing_of_workers_and_tasks_is_shown(system: System,
 
 
 def posts() -> list[str]:
-    """Return a path for each of Flower's handlers that answer a POST, but the one that reads a page of the table."""
+    """Return a path for each handler of Flower that answers a POST, except the one that reads a page of the table."""
     found = []
     for handler in handlers:
         pattern, kind = (handler.regex.pattern, handler.handler_class) if hasattr(handler, "regex") else handler[:2]

@@ -1,6 +1,6 @@
-"""Every process as its own ServiceAccount, with the rights that the chart gives it and no others: jobs run.
+"""Every process runs as its own ServiceAccount with exactly the rights of the chart, and jobs run.
 
-The API server's audit log says who did what.
+The audit log of the API server shows which identity made which call.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every answer that GitHub may give to a mint, seen from outside on the whole system.
+"""Every answer that GitHub can give to a mint, seen from outside in the whole system.
 
-A fault that is to be there while something else happens stays until the test removes it: how often Ostler asks
-meanwhile is not the test's to know. Only what is about a single bad answer is played once.
+A fault that must last while something else happens stays until the test removes it, because the test does not know how
+often Ostler asks. Only a fault about a single bad answer is injected once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ORG = "/orgs/acme/actions/runners/generate-jitconfig"
 def system(
     control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
-    """One system for the module: a pool of eight Pods, two of them real processes."""
+    """One system for the module: a pool of eight Pods. Two of them are real processes."""
     namespace = f"mint-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     settings = timings(sweep_every=3, probe_every=2)
@@ -59,12 +59,12 @@ def _no_faults_left(system: System) -> Iterator[None]:
 
 
 def fault(system: System, **what: Any) -> None:
-    """Break the mints of the organisation until `mend`, or as many `times` as it says."""
+    """Let the mints of the organisation fail until `mend`, or `times` times."""
     system.lab("POST", "/faults", [{"method": "POST", "path_regex": ORG, "times": 1_000_000} | what])
 
 
 def mend(system: System) -> None:
-    """Take every fault away."""
+    """Remove every fault."""
     system.lab("DELETE", "/faults")
 
 
@@ -76,20 +76,20 @@ def send(system: System, repository: str = "acme/shop") -> int:
 
 
 def succeeded(system: System, job: int) -> bool:
-    """Return whether GitHub says that the job succeeded."""
+    """Return whether the job succeeded at GitHub."""
     jobs = {each["id"]: each for each in system.lab("GET", "/jobs?status=completed")["jobs"]}
     return job in jobs and jobs[job]["conclusion"] == "success"
 
 
 def hold_of(rows: Engine, job: int) -> str | None:
-    """Return why a job is held."""
+    """Return the reason of a job's hold."""
     with rows.connect() as db:
         hold: str | None = db.execute(text("SELECT hold_reason FROM jobs WHERE id = :id"), {"id": job}).scalar()
     return hold
 
 
 def attempts_of(rows: Engine, job: int) -> list[str]:
-    """Return what became of the attempts to mint for a job, oldest first."""
+    """Return the results of the mint attempts for a job, oldest first."""
     with rows.connect() as db:
         found = db.execute(
             text("""
@@ -103,7 +103,7 @@ def attempts_of(rows: Engine, job: int) -> list[str]:
 
 
 def registered(system: System) -> set[str]:
-    """Return the runners that GitHub has."""
+    """Return the runners that are registered at GitHub."""
     return {runner["name"] for runner in system.lab("GET", "/runners")["runners"]}
 
 
@@ -274,7 +274,7 @@ def test_no_jit_and_no_key_is_left_in_logs_or_rows(system: System, rows: Engine)
 
 
 def hold_detail_of(rows: Engine, job: int) -> str:
-    """Return what a hold says."""
+    """Return the detail of a job's hold."""
     with rows.connect() as db:
         return str(db.execute(text("SELECT hold_detail FROM jobs WHERE id = :id"), {"id": job}).scalar())
 
@@ -329,6 +329,6 @@ def test_a_group_that_admits_no_public_repository_holds_the_job_without_a_mint(s
 
 
 def calls_of_runs(system: System) -> int:
-    """Return how often a run was asked for."""
+    """Return the number of requests for a run."""
     calls: dict[str, int] = system.lab("GET", "/stats")["calls"]
     return sum(count for call, count in calls.items() if call.startswith("GET") and call.endswith("/runs/{id}"))

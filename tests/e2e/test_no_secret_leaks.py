@@ -1,9 +1,9 @@
-"""No credential is seen anywhere it does not belong (law L13), in a full run of the real system.
+"""No credential appears in a place where it does not belong (law L13), in a full run of the real system.
 
-What is planted: every JIT and installation token that the lab's GitHub gave out, the App's private key, webhook secret,
-encryption key, Flower's password and API tokens. Where is looked: logs of all processes, what Redis was sent and holds,
-NOTIFY payloads, everything in Kubernetes, every column of Postgres, `/metrics`, the answers of the API, and Flower's
-pages and API. A canary put through each of these places proves that the look reaches it.
+The searched secrets are every JIT and installation token of the lab's GitHub, the App's private key, the webhook
+secret, the encryption key, Flower's password and API tokens. The searched places are the logs of all processes, the
+traffic and the contents of Redis, NOTIFY payloads, everything in Kubernetes, every column of Postgres, `/metrics`, the
+answers of the API, and Flower's pages and API. A canary in each of these places proves that the search finds it there.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ ORG = "/orgs/acme/actions/runners/generate-jitconfig"
 JOBS = 24
 TASK_PAGES = 20
 PIECE = 40
-"""Characters of a secret that are enough to know it by; it may be cut short where it leaks."""
+"""Number of characters that identify a secret. A leaked secret might be shortened."""
 
 JWT = re.compile(rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}")
-"""An App's JWT or the token of a ServiceAccount, of any issuer."""
+"""A JWT of the App, or the token of a ServiceAccount, of any issuer."""
 
 
 class Overhear:
-    """Writes down what a socket or a connection says, until it is stopped."""
+    """A thread that records the data of a socket or a connection until it is stopped."""
 
     def __init__(self, listen: Callable[[Overhear], None]) -> None:
         self.heard: list[bytes] = []
@@ -68,7 +68,7 @@ class Overhear:
 
 
 def monitor(port: int) -> Callable[[Overhear], None]:
-    """Return a listener of everything that is sent to Redis."""
+    """Return a listener of all commands that are sent to Redis."""
 
     def listen(to: Overhear) -> None:
         with socket.create_connection(("127.0.0.1", port)) as redis:
@@ -102,7 +102,7 @@ def notices(url: str) -> Callable[[Overhear], None]:
 
 @dataclass
 class Stage:
-    """The running system, its overheard traffic, and samples of short-lived data."""
+    """The running system, its recorded traffic, and samples of short-lived data."""
 
     system: System
     kube: KubeClient
@@ -121,7 +121,7 @@ class Stage:
         return "\n".join(found).encode()
 
     def objects(self) -> bytes:
-        """Return everything that Kubernetes shows of the namespace, events too."""
+        """Return everything in the namespace that Kubernetes shows, also Events."""
         namespace = self.system.namespace
         paths = [
             f"/api/v1/namespaces/{namespace}/{kind}"
@@ -131,7 +131,7 @@ class Stage:
         return "\n".join(json.dumps(self.kube.request("GET", path)) for path in paths).encode()
 
     def answers(self) -> bytes:
-        """Return what the API, the metrics and the health of all processes say."""
+        """Return the answers of the API, and the metrics and health of all processes."""
         web, private = self.system.web_url, self.system.private_url
         headers = {"Authorization": f"Bearer {self.token}"}
         said = [httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=20).content]
@@ -146,7 +146,7 @@ class Stage:
         return b"\n".join(said)
 
     def flower(self) -> bytes:
-        """Return what Flower's API and pages say of the workers and of every task that it saw."""
+        """Return the answers of Flower's API and pages about the workers and every task."""
         with httpx.Client(base_url=self.system.flower_url, auth=self.system.flower_login, timeout=30) as flower:
             tasks = flower.get("/api/tasks", params={"limit": 100_000})
             mints = [uuid for uuid, task in tasks.json().items() if task["name"] == "ostler.mint"][:TASK_PAGES]
@@ -157,15 +157,15 @@ class Stage:
         return b"\n".join(answer.content for answer in answers)
 
     def logs(self) -> bytes:
-        """Return the logs of all processes, the lab's Postgres and Redis too."""
+        """Return the logs of all processes, also of the lab's Postgres and Redis."""
         return b"\n".join(log.read_bytes() for log in sorted(self.system.folder.rglob("*.log")))
 
     def sample(self) -> None:
-        """Look at the rows and objects of this moment: a claim has its JIT for a second or two only."""
+        """Record the present rows and objects, because a claim has its JIT for a second or two only."""
         self.samples += [self.rows(), self.objects()]
 
     def places(self) -> Mapping[str, bytes]:
-        """Return all that was seen, by place; what else can be checked is one more entry here."""
+        """Return all recorded data by place. A further place is one more entry here."""
         return {
             "rows of Postgres": b"\n".join([*self.samples[::2], self.rows()]),
             "Kubernetes": b"\n".join([*self.samples[1::2], self.objects()]),
@@ -178,13 +178,13 @@ class Stage:
 
 
 def found_in(place: bytes, secret: str) -> bool:
-    """Return whether a secret, or a piece of it that is long enough, is there: as it is, or in hex."""
+    """Return whether a place contains a secret or a long piece of it, as text or in hex."""
     pieces = {secret[:PIECE], secret[-PIECE:], secret[len(secret) // 2 :][:PIECE]}
     return any(piece.encode() in place or piece.encode().hex().encode() in place for piece in pieces)
 
 
 def leaks(places: Mapping[str, bytes], planted: Mapping[str, list[str]]) -> list[str]:
-    """Return which kind of secret was seen where, never the secret."""
+    """Return the kind of each leaked secret with its place, never the secret."""
     seen = [
         f"{kind} in {name}"
         for name, place in places.items()
@@ -196,7 +196,7 @@ def leaks(places: Mapping[str, bytes], planted: Mapping[str, list[str]]) -> list
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A system that logs all it can, with everybody listening."""
+    """A system that logs as much as possible, with all listeners."""
     namespace = f"leaks-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     port = free_port()
@@ -230,7 +230,7 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
 
 
 def knows_a_worker(system: System) -> bool:
-    """Return whether Flower has begun to hear."""
+    """Return whether Flower has received events of a worker."""
     try:
         return bool(httpx.get(f"{system.flower_url}/api/workers?status=1", auth=system.flower_login, timeout=30).json())
     except httpx.TransportError:
@@ -238,7 +238,7 @@ def knows_a_worker(system: System) -> bool:
 
 
 def command(system: System, *arguments: str) -> str:
-    """Run one of the operator's commands, its stderr into a log of the run, and return what it printed."""
+    """Run a command of the operator, with its stderr in a log of the run, and return its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "PYTEST"))}
     with (system.folder / "command.log").open("ab") as log:
         done = subprocess.run(
@@ -253,7 +253,7 @@ def command(system: System, *arguments: str) -> str:
 
 
 def run_jobs(stage: Stage, count: int) -> None:
-    """Run jobs to their end while every kind of answer of a mint goes wrong once, and look all the time."""
+    """Run jobs to their end while every kind of mint answer fails once, and record samples all the time."""
     system = stage.system
     for fault in (
         {"status": 500},
@@ -334,7 +334,7 @@ def test_the_run_was_counted_where_it_happened(stage: Stage) -> None:
 
 
 def wait_for_quiet(stage: Stage) -> None:
-    """Return when Ostler knows that all jobs are over: GitHub knows it a moment earlier."""
+    """Wait until Ostler has recorded that all jobs are over, which is a moment later than at GitHub."""
     end = time.monotonic() + 120
     while True:
         with stage.engine.connect() as db:
@@ -346,7 +346,7 @@ def wait_for_quiet(stage: Stage) -> None:
 
 
 def series(scrape: str) -> dict[str, float]:
-    """Return a scrape: series → value."""
+    """Return a scrape as a mapping of series to values."""
     lines = [line for line in scrape.splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
 

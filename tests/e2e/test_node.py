@@ -1,6 +1,6 @@
 """Real node: jobs run in real containers, two nodes run side by side, and a killed run leaves nothing on the machine.
 
-A sandbox of this kind needs root. The first run builds what is not cached, which takes about ten minutes.
+The sandbox needs root. The first run builds everything that is not cached, which takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 def machine() -> dict[str, set[str]]:
-    """Return what a node might leave: network interfaces, mounts, and control groups of runs that have ended."""
+    """Return what a node might leave: network interfaces, mounts, and control groups of finished runs."""
     made = [each for root in cgroups.hierarchies() for each in root.glob(f"{cgroups.PREFIX}*")]
     groups = {str(each) for each in made if not cgroups.is_used(each)}
     mounts = set(Path("/proc/self/mounts").read_text().splitlines())

@@ -1,7 +1,7 @@
-"""Persistent runners end to end: they register themselves, run one job after the other, and leave when they are idle.
+"""Persistent runners end to end: they register, run one job after the other, and are removed when they are idle.
 
-The control plane, the controller of StatefulSets, the workers and the scripts in the Pods are real. The second story
-has all four combinations of workload and lifecycle at once, while workers are killed and calls fail.
+The control plane, the controller of StatefulSets, the workers and the scripts in the Pods are real. The second test has
+all four combinations of workload and lifecycle at once, while workers are killed and calls fail.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def system(
 
 
 class Fleet:
-    """The pools of the system, and the jobs that they got."""
+    """The pools of the system and their jobs."""
 
     def __init__(self, system: System) -> None:
         self.system, self.kube = system, system.kube()
@@ -116,7 +116,7 @@ class Fleet:
         return found
 
     def online(self, count: int) -> None:
-        """Wait until each pool has this number of runners that are online, and no other runner is registered."""
+        """Wait until each pool has this number of online runners, and no other runner is registered."""
 
         def reached() -> bool:
             runners = self.runners()

@@ -1,8 +1,8 @@
-"""Postgres is put back, in the middle of a run, to a copy taken at least 50 jobs earlier.
+"""In the middle of a run, Postgres is replaced by a copy that is at least 50 jobs old.
 
-Judged by the lab's own logs alone: no busy Pod is harmed, and every job ends, once. Two things keep the busy ones: the
-comparison of the epochs, and the check of each Pod before it is retired. The other test shows what happens without
-both.
+The result is judged by the lab's own logs only: no busy Pod is harmed, and every job ends exactly once. Two checks
+protect the busy Pods: the comparison of the epochs, and the check of each Pod before it is retired. The other test
+shows the result without both checks.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ pytestmark = pytest.mark.timeout(1200)
 
 POOL = LabPool("small", ("self-hosted", "linux", "small"), 14)
 SINCE = 55
-"""Jobs that end between the copy and its return: at least 50."""
+"""Number of jobs that end between the copy and its return, at least 50."""
 
 LONG = 150.0
-"""Seconds of the jobs that run over the return of the copy, and over the scale-down after it."""
+"""Duration in seconds of the jobs that run during the return of the copy and the scale-down after it."""
 
 WITHIN = 300
 SETTINGS = {
@@ -51,14 +51,14 @@ SETTINGS = {
 
 @dataclass
 class Run:
-    """A system under way, and what the test asks of it."""
+    """A running system, with the actions of the test."""
 
     system: System
     kube: KubeClient
     sent: int = 0
 
     def send(self, count: int, *, seconds: float) -> None:
-        """Queue jobs, of all accounts in turn."""
+        """Queue jobs of all accounts in turn."""
         for number in range(count):
             account = ACCOUNTS[number % len(ACCOUNTS)]
             body = {
@@ -75,7 +75,7 @@ class Run:
         return Counter(self.system.lab("GET", "/stats")["jobs"])
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return when a condition holds."""
+        """Wait until a condition is true."""
         end = time.monotonic() + WITHIN
         while not condition():
             assert time.monotonic() < end, f"{what}: not within {WITHIN} s; {self.states()}"
@@ -89,11 +89,11 @@ class Run:
         return rows
 
     def scale(self, replicas: int) -> None:
-        """Give the pool another size."""
+        """Change the size of the pool."""
         patch_pool_replicas(self.kube, namespace=self.system.namespace, name=POOL.name, replicas=replicas)
 
     def lose_fifty_jobs(self) -> None:
-        """Copy Postgres, let `SINCE` jobs end, and put the copy back while long ones run on every Pod."""
+        """Copy Postgres, let `SINCE` jobs end, and return the copy while long jobs run on every Pod."""
         self.send(10, seconds=0.5)
         self.until(lambda: self.states()["completed"] >= 10, "the first jobs ended")
         self.system.postgres.copy("backup")
@@ -104,7 +104,7 @@ class Run:
         self.system.postgres.put_back("backup")
 
     def problems(self) -> tuple[str, ...]:
-        """Return what the lab's logs say went wrong."""
+        """Return the problems that the lab's logs show."""
         return judge(read_log(self.system.github_log), read_log(self.system.kubelet_log)).problems
 
 
@@ -115,7 +115,7 @@ def run(
     admin: KubeClient,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Run]:
-    """One pool of 14 Pods and every process of Ostler; the parameter is the workers' program."""
+    """One pool of 14 Pods and every process of Ostler. The parameter is the program of the workers."""
     namespace = f"restore-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     program = getattr(request, "param", "ostler")

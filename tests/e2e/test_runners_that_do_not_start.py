@@ -1,4 +1,4 @@
-"""Runners that are too old, on the whole system: the brake, what it says, and its end with another image."""
+"""Runners that are too old, in the whole system: the brake, its explanation, and its end with another image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABELS = ("self-hosted", "linux", "old")
 def system(
     control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
-    """A pool with too old runners; one of its Pods is real processes."""
+    """A pool with runners that are too old. One of its Pods is real processes."""
     namespace = f"old-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     pool = LabPool("old", LABELS, 3, spec={"image": "registry.example.com/ci/runner:too-old"})
@@ -49,7 +49,7 @@ def path_of(system: System) -> str:
 
 
 def completed(system: System) -> int:
-    """Return how many jobs succeeded."""
+    """Return the number of jobs that succeeded."""
     return int(system.lab("GET", "/stats")["conclusions"].get("success", 0))
 
 

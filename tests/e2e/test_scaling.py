@@ -1,6 +1,6 @@
-"""Workers are added and killed under load: the new ones take their part, and nothing is lost or doubled.
+"""Workers are added and killed under load: the new workers take work, and nothing is lost or repeated.
 
-How much faster it gets is measured, not asserted: `benchmarks/scaling.py`.
+`benchmarks/scaling.py` measures the gain in speed. The test does not check it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETTLED_WITHIN = 300
 
 @pytest.fixture
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """The whole system with three workers of two threads, before a GitHub that takes half a second for each answer."""
+    """The whole system with three workers of two threads. GitHub takes half a second for each answer."""
     options = Options(
         pools=(LabPool("scaling", LABELS, PODS, cpu="1", memory="1Gi"),),
         workers=3,
@@ -46,7 +46,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
 
 
 def mints(system: System) -> Counter[str]:
-    """Return how many mints each worker process committed."""
+    """Return the number of mints that each worker process committed."""
     engine = create_engine(system.postgres.url("ostler"))
     with engine.connect() as db:
         who_minted = db.execute(text("SELECT who FROM claim_events WHERE transition = 'mint'")).scalars().all()

@@ -1,9 +1,9 @@
-"""The release before this one and this one side by side: an upgrade, and a rollback by one release, under jobs.
+"""The previous release and this one side by side: an upgrade, and a rollback by one release, while jobs run.
 
-In the order of a deploy: the schema and the definition of RunnerPool first (they only ever grow within a release), then
-worker, web, watch and beat, one after the other, while both versions serve. The rollback leaves schema and definition.
-Judged by the lab's own logs: every job exactly once, no busy Pod touched. A second story rolls back to a release that
-does not know StatefulSets, and upgrades again.
+The order is that of a deploy: first the schema and the definition of RunnerPool, which only grow within a release, then
+worker, web, watch and beat, one after the other, while both versions run. The rollback keeps schema and definition. The
+result is judged by the lab's own logs: every job runs exactly once, and no busy Pod is touched. A second test rolls
+back to a release that does not know StatefulSets, and upgrades again.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 PREVIOUS = "579e4553e3360585ae6d0075af12b448a4e57543"
-"""The commit of the release before this one."""
+"""Commit of the previous release."""
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = timings(sweep_every=5, unresolved_after=6, spent_after=3)
 Start = Callable[[Options], System]
 LONG = 120.0
-"""Seconds of the jobs that run over the whole upgrade."""
+"""Duration in seconds of the jobs that run during the whole upgrade."""
 
 
 @pytest.fixture(scope="module")
 def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree of the release before this one."""
+    """The tree of the previous release."""
     archive = subprocess.run(
         ["git", "archive", "--format=tar", PREVIOUS], cwd=ROOT, capture_output=True, check=False, timeout=60
     )
@@ -59,7 +59,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start a system of these options, and wait for its warm Pods."""
+    """Start a system with these options, and wait for its warm Pods."""
     with ExitStack() as stack:
 
         def started(options: Options) -> System:
@@ -78,8 +78,8 @@ def start(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
 def jobs_flow(system: System, count: int = 30) -> None:
     """Send jobs, and wait until each of them ran once.
 
-    Each release has a Pod template of its own, and a pool keeps the template of a change for `TEMPLATE_HOLDS`. After
-    two changes within that time, no process creates Pods until it has passed.
+    Each release has its own Pod template, and a pool keeps the template of a change for `TEMPLATE_HOLDS`. After two
+    changes within that time, no process creates Pods until this time is over.
     """
     ids = send(system.github_url, jobs=count, seed=secrets.randbelow(1000))
     stalled = TEMPLATE_HOLDS.total_seconds() + 60
@@ -87,7 +87,7 @@ def jobs_flow(system: System, count: int = 30) -> None:
 
 
 def move(system: System, tree: Path | None, *names: str) -> None:
-    """Have processes end and start again from another tree, as a rollout does."""
+    """Stop processes and start them again from another tree, as a rollout does."""
     for name in names:
         child = system.children[name]
         assert child.stop() in {0, -signal.SIGTERM}, child.tail()
@@ -131,7 +131,7 @@ def test_a_rollback_to_a_release_without_stateful_sets_and_back(start: Start, pr
         return list_pods(kube, namespace=system.namespace)
 
     def held() -> set[str]:
-        """Return the finished Pods of the beginning that only their finalizer keeps."""
+        """Return the finished Pods of the first version that only their finalizer keeps."""
         return {pod.uid for pod in pods() if pod.awaits_release} & first
 
     first = {pod.uid for pod in pods()}

@@ -1,4 +1,4 @@
-"""The demo's verdict is honest: when the lab's GitHub lies once, the demo says so and ends with status 1."""
+"""The demo's verdict is honest: if the lab's GitHub makes one error, the demo reports it and ends with status 1."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.control_plane import ClusterAccess
 pytestmark = pytest.mark.timeout(600)
 
 GIVES_UP_AFTER = {"run-twice": 300, "lose-job": 30}
-"""Seconds: a demo that waits for a lost job would else wait for longer; the other ends by itself."""
+"""Seconds until a demo stops to wait for a lost job. The other demo ends by itself."""
 
 DEMO = """
 import os

@@ -1,4 +1,4 @@
-"""Webhooks that GitHub never sends, on the whole system: `catch_up` finds what they were about."""
+"""Webhooks that GitHub never sends, in the whole system: the sweep `catch_up` finds their jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS = ("self-hosted", "linux", "small")
 def system(
     control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[System]:
-    """A small system whose sweep comes often."""
+    """A small system with a short interval of the sweep."""
     namespace = f"untold-{secrets.token_hex(4)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
     settings = {
@@ -48,7 +48,7 @@ def send(system: System, labels: tuple[str, ...] = LABELS) -> int:
 
 
 def github_says(system: System, job: int) -> dict[str, Any]:
-    """Return what GitHub knows of a job."""
+    """Return a job as GitHub shows it."""
     found: dict[str, Any] = next(each for each in system.lab("GET", "/jobs")["jobs"] if each["id"] == job)
     return found
 

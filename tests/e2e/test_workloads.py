@@ -1,10 +1,9 @@
-"""Pools of both workloads, scaled up and down and rolled with jobs running, while workers die and calls fail.
+"""Pools of both workloads, scaled and rolled while jobs run, workers are killed and calls fail.
 
-A tenth of the webhooks is lost, and during the rollouts every webhook that says that a job is completed.
-
-The controller of StatefulSets and the garbage collector are real. These runs are part of `make test-slow`.
-`test_persistent_runners.py` has a shorter story that is not slow: all four kinds of pools, the same failures of calls,
-and four killed workers instead of eight, but no lost webhook.
+A tenth of the webhooks is lost, and during the rollouts every webhook `completed`. The controller of StatefulSets and
+the garbage collector are real. These runs are part of `make test-slow`. `test_persistent_runners.py` has a shorter test
+that is not slow: all four kinds of pools, the same failures of calls, and four killed workers instead of eight, but no
+lost webhook.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ STEPS = ("end_owner", "delete_pod", "release_pod")
 
 
 def faults(*, seed: int) -> FaultPlan:
-    """Return faults of 5 % of the calls."""
+    """Return faults for 5 % of the calls."""
     return FaultPlan(
         [
             Fault(kind="status", status=409, method_regex="POST|PATCH|DELETE", probability=0.02),
@@ -96,7 +95,7 @@ def system(
 
 
 class Fleet:
-    """The pools of the system, and the jobs that they got."""
+    """The pools of the system and their jobs."""
 
     def __init__(self, system: System, halts: Path, pools: Sequence[LabPool] = POOLS) -> None:
         self.system, self.halts, self.pools = system, halts, pools
@@ -118,7 +117,7 @@ class Fleet:
             self.jobs += count
 
     def kill_at(self, step: str) -> None:
-        """Kill the next worker that is about to carry out this step, and start another."""
+        """Kill the next worker that is about to run this step, and start another."""
         kill_worker_at(self.system, self.halts, f"runner_end.before_{step}", within=WITHIN)
 
     def pods(self) -> Counter[str]:
@@ -131,7 +130,7 @@ class Fleet:
         return len(self.kube.request("GET", path)["items"])
 
     def reach(self, replicas: int) -> None:
-        """Wait until each pool has this number of Pods, and nothing else is left of earlier ones."""
+        """Wait until each pool has this number of Pods, and nothing of earlier Pods is left."""
         wanted = dict.fromkeys([pool.name for pool in self.pools], replicas) if replicas else {}
         sets = sum(pool.spec.get("workload") == "StatefulSet" for pool in self.pools)
 

@@ -1,6 +1,6 @@
-"""`python -m tests.e2e.unchecked_worker worker`: a worker that never checks a Pod to see whether it may hold a JIT.
+"""`python -m tests.e2e.unchecked_worker worker`: a worker that never checks whether a Pod might hold a JIT.
 
-It believes the rows alone. The code of the product is as it is, and is changed in that process before it starts.
+The worker trusts the rows only. The bug replaces code of the product in this process before the worker starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.chaos.seeds import put
 
 
 def main() -> None:
-    """Put the bug in and become `ostler`."""
+    """Install the bug and run `ostler`."""
     evidence_of = evidence.evidence_of
 
     def by_rows(recorded: Any, _pod: Any, *, gone: bool = False) -> PodEvidence:

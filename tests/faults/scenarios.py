@@ -1,8 +1,9 @@
 """Scenarios that reach each transition: the necessary work, and the fault that makes the transition happen.
 
-`SCENARIOS` names one for every entry of the transition table; a transition without one fails the kill-point test.
-A scenario is a context: entered, it has done what leads there; left, it has taken back what it broke. Work that it
-creates comes in `Stage.copies`: with two, the kills before and after a commit can meet two different jobs.
+`SCENARIOS` has one scenario for every entry of the transition table. A transition without a scenario fails the
+kill-point test. A scenario is a context manager: at its start it causes the transition, and at its end it removes its
+faults. It creates `Stage.copies` jobs. With two jobs, the kills before and after a commit can affect two different
+jobs.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from tests.faults.stage import POOL, Stage
 
 SIDES = ("before_commit", "after_commit")
 POINTS = [f"{name}.{side}" for name in TRANSITIONS for side in SIDES]
-"""Where a process can be halted: on both sides of the commit of every transition."""
+"""Points at which a process can be halted: before and after the commit of every transition."""
 
 Scenario = Callable[[Stage], AbstractContextManager[list[int]]]
-"""Entered, it gives the jobs that it made."""
+"""A context manager that returns the jobs it created."""
 
 
 @contextmanager
 def a_job(stage: Stage) -> Iterator[list[int]]:
-    """Jobs that go their normal way."""
+    """Jobs that take the normal path."""
     yield stage.send(stage.copies)
 
 
@@ -36,7 +37,7 @@ def a_long_job(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def an_approved_job(stage: Stage) -> Iterator[list[int]]:
-    """Jobs behind an environment that lets them go."""
+    """Jobs that wait for an environment, which then approves them."""
     jobs = stage.send(stage.copies, waiting=True)
     stage.until(lambda: len(stage.job_states(jobs)) == len(jobs), what="rows of the waiting jobs")
     for job in jobs:
@@ -59,7 +60,7 @@ def a_cancelled_job(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_pod_deleted_too_early(stage: Stage) -> Iterator[list[int]]:
-    """Pods deleted while their claims wait for a JIT."""
+    """Pods that are deleted while their claims wait for a JIT."""
     with stage.mints_held(then=stage.copies):
         jobs = stage.send(stage.copies)
         for claim in stage.each_claim_in(jobs, {"claimed"}):
@@ -72,7 +73,7 @@ def a_pod_deleted_too_early(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
-    """Pods deleted while Ostler knows that they execute: their jobs fail."""
+    """Pods that are deleted while Ostler knows that they execute: their jobs fail."""
     jobs = stage.send(stage.copies, seconds=120)
     stage.claims_in(jobs, {"executing"})
     stage.until(lambda: len(stage.started(jobs)) == len(jobs), what="the kubelet's word for it")
@@ -83,7 +84,10 @@ def a_pod_deleted_while_it_runs(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
-    """Pods deleted while they run a job without an `in_progress`: GitHub calls their runners busy for a while."""
+    """Pods that are deleted while they run a job without a webhook `in_progress`.
+
+    GitHub shows their runners as busy for a while.
+    """
     with stage.mints_held():
         jobs = stage.send(stage.copies, seconds=120)
         stage.until(lambda: len(stage.job_states(jobs)) == len(jobs), what="rows of the jobs")
@@ -97,7 +101,7 @@ def a_pod_deleted_while_it_runs_unseen(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_spent_pod_without_its_webhook(stage: Stage) -> Iterator[list[int]]:
-    """Pods that end their jobs while GitHub loses every `completed`."""
+    """Pods that end their jobs while GitHub loses every webhook `completed`."""
     with stage.webhooks_lost("completed"):
         yield stage.send(stage.copies, seconds=1)
 
@@ -115,7 +119,7 @@ def a_surplus_pod(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_refused_stamp(stage: Stage) -> Iterator[list[int]]:
-    """An API server that patches no Pod."""
+    """An API server that refuses to patch Pods."""
     stage.api.add(Fault(kind="status", method_regex="PATCH", path_regex=r"/api/v1/namespaces/[^/]+/pods/.*"))
     try:
         yield stage.send(stage.copies)
@@ -125,7 +129,7 @@ def a_refused_stamp(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_pod_that_cannot_reach_us(stage: Stage) -> Iterator[list[int]]:
-    """Pods whose way to web is cut between their claim and its JIT."""
+    """Pods that lose the connection to web between their claim and its JIT."""
     with stage.mints_held():
         jobs = stage.send(stage.copies)
         list(stage.each_claim_in(jobs, {"claimed"}))
@@ -138,7 +142,7 @@ def a_pod_that_cannot_reach_us(stage: Stage) -> Iterator[list[int]]:
 
 @contextmanager
 def a_pod_that_reaches_us_again(stage: Stage) -> Iterator[list[int]]:
-    """Pods that were cut off between claim and JIT, and poll again while nobody can take their stamps off."""
+    """Pods that lose the connection between claim and JIT, and poll again while their stamps cannot be removed."""
     with stage.mints_held():
         jobs = stage.send(stage.copies)
         list(stage.each_claim_in(jobs, {"claimed"}))

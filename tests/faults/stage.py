@@ -1,8 +1,8 @@
-"""One running system with everything between its parts that a fault test breaks.
+"""One running system, and all connections between its parts that a fault test breaks.
 
-The Pods reach web, and Ostler's processes reach the API server, through fault proxies of this process; the
-processes halt at armed points and are killed there. Every wait looks after the halted ones, so that a test can wait
-for anything while it kills.
+The Pods reach web through fault proxies of this process, and so do Ostler's processes the API server. The processes
+halt at armed points and are killed there. Every wait also kills the halted processes, so that a test can wait for
+anything while it kills.
 """
 
 from __future__ import annotations
@@ -60,28 +60,30 @@ SCALED = {
 }
 EVERY = 0.1
 PATIENCE = 180.0
-"""Seconds that a wait lasts at most: a machine with other work to do is slow, and only a failure waits so long."""
+"""Longest wait in seconds. Only a failure waits for all of it, but a busy machine is slow."""
 
 
 HOLD = 5.0
-"""Seconds that a mint is held at most: less than its call may take, so that it is answered. Then it is tried again,
-five times in all: a claim stays `claimed` for half a minute."""
+"""Longest time in seconds that a mint is held. The value is below the timeout of the call, so that it is answered.
+
+The mint is then tried again, five times in all, so a claim stays `claimed` for half a minute.
+"""
 
 
 class TooLate(AssertionError):
-    """Something that a test waits for did not happen in time."""
+    """An expected event did not happen in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One process that stopped itself at a point and was killed there."""
+    """A process that halted at a point and was killed there."""
 
     point: str
     process: str
 
 
 class Line:
-    """The way of the Pods to web: a fault proxy that can be cut and mended."""
+    """The connection from the Pods to web: a fault proxy that can be cut and mended."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = upstream
@@ -95,23 +97,23 @@ class Line:
         return self.proxy.url + DISPATCH
 
     def cut(self) -> None:
-        """Cut every connection; new ones are refused until `mend`."""
+        """Cut every connection. New connections are refused until `mend`."""
         self._stack.close()
 
     def mend(self, *faults: Fault) -> None:
-        """Let the Pods through again, at the same address; the faults meet the first of them, too."""
+        """Accept connections again at the same address. The faults also apply to the first of them."""
         self.proxy = FaultProxy(self._upstream, port=self._port)
         for fault in faults:
             self.proxy.add(fault)
         self._stack.enter_context(self.proxy)
 
     def close(self) -> None:
-        """End the proxy."""
+        """Stop the proxy."""
         self._stack.close()
 
 
 class Stage:
-    """The running system, and what a test does to it. `copies`: how many jobs a scenario makes."""
+    """The running system, with the actions of a test. `copies` is the number of jobs of a scenario."""
 
     def __init__(self, system: System, *, pool: LabPool, line: Line, api: FaultProxy, halts: Path, copies: int) -> None:
         self.system = system
@@ -137,17 +139,17 @@ class Stage:
     # Kill points
 
     def arm(self, points: Collection[str]) -> None:
-        """Let the next process that reaches one of these points stop itself there."""
+        """Let the next process that reaches one of these points halt there."""
         for point in points:
             (self._armed / point).touch()
 
     def disarm(self) -> None:
-        """Take back what nobody reached."""
+        """Disarm the points that no process has reached."""
         for path in self._armed.iterdir():
             path.unlink(missing_ok=True)
 
     def armed(self) -> set[str]:
-        """Return the points that nobody has reached yet."""
+        """Return the points that no process has reached."""
         return {path.name for path in self._armed.iterdir()}
 
     def all_reached(self) -> bool:
@@ -155,7 +157,7 @@ class Stage:
         return not self.armed()
 
     def kill_halted(self) -> None:
-        """Kill every process that has stopped itself, and start it again."""
+        """Kill and restart every process that has halted."""
         for path in sorted(self._halted.iterdir()):
             if not path.exists():  # the same process was halted at two points at once
                 continue
@@ -187,7 +189,7 @@ class Stage:
         return any(halted.name.endswith(f".{child.pid}") for halted in self._halted.iterdir())
 
     def web_answers(self) -> bool:
-        """Return whether web is ready for work."""
+        """Return whether web is ready."""
         try:
             return httpx.get(f"{self.system.private_url}/readyz", timeout=2).is_success
         except httpx.TransportError:
@@ -196,12 +198,12 @@ class Stage:
     # Waiting
 
     def until(self, happened: Callable[[], bool], *, what: str, within: float = PATIENCE) -> None:
-        """Return when it happened; raise `TooLate` when it does not `within` seconds."""
+        """Wait until `happened` is true. Raise `TooLate` after `within` seconds."""
         if not self.happens(happened, within=within):
             raise TooLate(f"{what}: not within {within:.0f} s; {self.why()}")
 
     def happens(self, happened: Callable[[], bool], *, within: float) -> bool:
-        """Return whether it happens `within` seconds."""
+        """Return whether `happened` becomes true within `within` seconds."""
         end = time.monotonic() + within
         while True:
             self.kill_halted()
@@ -212,7 +214,7 @@ class Stage:
             time.sleep(EVERY)
 
     def why(self) -> str:
-        """Return what may be in the way: open jobs, live claims and backoffs."""
+        """Return possible causes of a delay: open jobs, live claims and backoffs."""
         with self.engine.connect() as db:
             jobs = db.execute(
                 text("""
@@ -238,7 +240,7 @@ class Stage:
     def send(
         self, count: int = 2, *, seconds: float = 0.3, waiting: bool = False, account: LabAccount | None = None
     ) -> list[int]:
-        """Create jobs of an account, or of the next one, and return their ids."""
+        """Create jobs of an account, or of the next account in turn, and return their ids."""
         account = account or next(self._accounts)
         body = {
             "repository": f"{account.login}/{account.repositories[0]}",
@@ -259,14 +261,14 @@ class Stage:
         return not self.open_jobs().intersection(jobs)
 
     def is_through_with(self, jobs: Collection[int]) -> bool:
-        """Return whether Ostler has nothing more to do for these jobs, nor for any other."""
+        """Return whether Ostler has nothing left to do for these jobs and for all others."""
         with self.engine.connect() as db:
             live = db.execute(text("SELECT 1 FROM claims WHERE ended_at IS NULL LIMIT 1")).one_or_none()
         states = self.job_states(jobs)
         return live is None and len(states) == len(jobs) and set(states.values()) == {"completed"}
 
     def claims(self, jobs: Collection[int]) -> Sequence[Row[Any]]:
-        """Return the live claims for these jobs, with the names of their Pods."""
+        """Return the live claims of these jobs, with the names of their Pods."""
         with self.engine.connect() as db:
             return db.execute(
                 text("""
@@ -278,13 +280,13 @@ class Stage:
             ).all()
 
     def job_states(self, jobs: Collection[int]) -> Mapping[int, str]:
-        """Return the states of the rows of these jobs; one that we never heard of is missing."""
+        """Return the states of the rows of these jobs. A job without a row is missing."""
         with self.engine.connect() as db:
             rows = db.execute(text("SELECT id, state FROM jobs WHERE id = ANY(:jobs)"), {"jobs": list(jobs)})
             return {row.id: row.state for row in rows}
 
     def claims_in(self, jobs: Collection[int], states: Collection[str]) -> Sequence[Row[Any]]:
-        """Return the claims for all of these jobs once each has one in these states."""
+        """Return the claims of these jobs as soon as all of them are in these states at once."""
         found: Sequence[Row[Any]] = ()
 
         def all_there() -> bool:
@@ -296,9 +298,9 @@ class Stage:
         return found
 
     def each_claim_in(self, jobs: Collection[int], states: Collection[str]) -> Iterator[Row[Any]]:
-        """Yield a claim for each of these jobs as soon as it is in one of these states; they need not be so at once.
+        """Yield a claim of each of these jobs as soon as the claim is in one of these states, in any order.
 
-        None for a job that is over: GitHub may give it to a spare that an earlier job left.
+        Yield None for a job that is over: GitHub can give it to a spare of an earlier job.
         """
         left = set(jobs)
         found: Sequence[Row[Any]] = ()
@@ -324,7 +326,7 @@ class Stage:
         }
 
     def is_assigned(self, job: int) -> bool:
-        """Return whether GitHub has a runner for a job that is not over."""
+        """Return whether GitHub has assigned a runner to a job that is not over."""
         return any(runner["job"] == job for runner in self.system.lab("GET", "/runners")["runners"])
 
     def cancel(self, job: int) -> None:
@@ -335,7 +337,7 @@ class Stage:
     # Pods
 
     def delete_pod(self, name: str, uid: str) -> bool:
-        """Delete a Pod behind Ostler's back; False when it is gone already."""
+        """Delete a Pod without Ostler's knowledge. Return False if it is gone already."""
         path = f"/api/v1/namespaces/{self.system.namespace}/pods/{name}"
         try:
             self.kube.request("DELETE", path, body={"preconditions": {"uid": uid}})
@@ -345,7 +347,7 @@ class Stage:
         return True
 
     def delete_pods(self, pods: Mapping[str, str]) -> set[str]:
-        """Delete Pods (names by UID) and return once they are gone: the UIDs of those that were still there."""
+        """Delete Pods (names by UID), wait until they are gone, and return the UIDs of those that still existed."""
         there = {uid for uid, name in pods.items() if self.delete_pod(name, uid)}
         namespace, end = self.system.namespace, time.monotonic() + PATIENCE
         while left := [name for name in pods.values() if get_pod(self.kube, namespace=namespace, name=name)]:
@@ -361,9 +363,9 @@ class Stage:
             return newest
 
     def pods_at_stake(self, *, since: int) -> Mapping[str, str]:
-        """Return name by UID of the Pods of all claims after claim `since`, and of those that are about to get one.
+        """Return name by UID of the Pods with a claim after claim `since`, and of those that are about to get one.
 
-        The latter are the Pods whose rows a halted process has locked: nobody sees yet what it commits.
+        The latter are the Pods whose rows a halted process has locked. No other session sees its commit yet.
         """
         with self.engine.connect() as db:
             rows = db.execute(
@@ -378,7 +380,7 @@ class Stage:
             return {row.uid: row.name for row in rows}
 
     def next_pod(self) -> Mapping[str, str]:
-        """Return name by UID of the warm Pod that the next job gets."""
+        """Return name by UID of the warm Pod that gets the next job."""
         with self.engine.connect() as db:
             rows = db.execute(
                 text("""
@@ -390,7 +392,7 @@ class Stage:
             return {row.uid: row.name for row in rows}
 
     def offered(self) -> int:
-        """Return how many Pods hold a poll."""
+        """Return the number of Pods with a held poll."""
         with self.engine.connect() as db:
             count: int = db.execute(text("SELECT count(*) FROM offers WHERE until > now()")).scalar_one()
             return count
@@ -403,10 +405,10 @@ class Stage:
 
     @contextmanager
     def mints_held(self, then: int = 0) -> Iterator[None]:
-        """Let no mint be made until the end of the block; each is held, and then answered with 502.
+        """Hold each mint and answer it with 502, until the end of the block.
 
-        What is to happen to claims that wait for a JIT happens within. `then` so many mints more are answered so, late.
-        It begins with warm Pods for all jobs: a claim that waits alone for half a minute makes the installation wait.
+        `then` more mints are held after the block. The block contains the acts on claims that wait for a JIT. It begins
+        with warm Pods for all jobs: if a single claim waited for half a minute, the whole installation would back off.
         """
         self.until(lambda: self.offered() >= self.copies, what="warm Pods for the jobs")
         fault = {"method": "POST", "path_regex": "generate-jitconfig", "status": 502}
@@ -420,7 +422,7 @@ class Stage:
 
     @contextmanager
     def webhooks_lost(self, action: str = "") -> Iterator[None]:
-        """Let GitHub lose every webhook, or every one of an action, and not tell which."""
+        """Let GitHub lose every webhook, or every webhook with this action, and refuse to list its deliveries."""
         fault = {"method": "GET", "path_regex": "/app/hook/deliveries", "status": 502, "times": 100_000}
         self.system.lab("POST", "/webhooks", {"drop_action": action} if action else {"drop_rate": 1})
         self.system.lab("POST", "/faults", fault)
@@ -431,13 +433,13 @@ class Stage:
             self.system.lab("POST", "/webhooks", {"drop_rate": 0, "drop_action": ""})
 
     def no_faults(self) -> None:
-        """Take every fault of GitHub's API back."""
+        """Remove every fault of GitHub's API."""
         self.system.lab("DELETE", "/faults")
 
     # The end
 
     def settle(self, *, within: float = PATIENCE) -> None:
-        """Return when all jobs are over and nothing that should not last is left, or when time is up."""
+        """Wait until all jobs are over and no temporary object is left, or until the time is over."""
         end = time.monotonic() + within
         while time.monotonic() < end:
             if self.happens(lambda: self.are_over(self.open_jobs()), within=end - time.monotonic()):
@@ -447,7 +449,7 @@ class Stage:
             time.sleep(0.3)
 
     def left(self) -> list[str]:
-        """Return what is there now and should not last."""
+        """Return the temporary objects that are left now."""
         left = [f"runner {each['name']} is registered" for each in self.system.lab("GET", "/runners")["runners"]]
         pods = len(list_pods(self.kube, namespace=self.system.namespace))
         if pods != self.pool.replicas:
@@ -455,7 +457,7 @@ class Stage:
         return left + list(nothing_left(self.history()))
 
     def history(self) -> History:
-        """Return what the run has left so far."""
+        """Return the history of the run until now."""
         remapped: set[int] = set()
         for path in self.system.folder.glob("web-*.log"):
             for event in read_log_lines(path):
@@ -475,7 +477,7 @@ class Stage:
         return {event["job"] for event in self._hits()}
 
     def cut_short(self) -> set[int]:
-        """Return those of the hit jobs that GitHub did not hold for over yet."""
+        """Return the hit jobs that were not over at GitHub at that time."""
         over = {
             event["job"]: event["at"] for event in read_log(self.system.github_log) if event["event"] == "job_completed"
         }
@@ -493,11 +495,11 @@ class Stage:
         ]
 
     def verdict(self) -> Verdict:
-        """Return the lab's verdict on the run so far; no runner may be left at GitHub."""
+        """Return the lab's verdict on the run until now. No runner may be left at GitHub."""
         return judge(read_log(self.system.github_log), read_log(self.system.kubelet_log), expected_failures=self.hit())
 
     def wrong_ends(self) -> dict[int, str]:
-        """Return the jobs that ended otherwise than they should: cut short with failure, cancelled, or with success."""
+        """Return the jobs with a wrong result. The expected result is failure if cut short, cancelled, or success."""
         cut = self.cut_short()
         wrong = {}
         for job in self.system.lab("GET", "/jobs")["jobs"]:
@@ -513,7 +515,7 @@ class Stage:
         return list(dict.fromkeys([*self.verdict().problems, *wrong, *self.left(), *broken(self.history())]))
 
     def assert_whole(self) -> None:
-        """Let the system come to rest and judge everything that has happened so far, by the logs and by the laws."""
+        """Wait until the system is idle, and judge the whole run by the logs and by the laws."""
         problems = self._problems()
         if problems:
             # What is wrong stays wrong; a Pod that was replaced between two questions does not.
@@ -546,7 +548,7 @@ def running(
     copies: int = 2,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Stage]:
-    """Start a system and yield its stage once the Pods are warm; at the end everything is stopped."""
+    """Start a system, and yield its stage when the Pods are warm. At the end everything is stopped."""
     halts = folder / "halts"
     for name in ("armed", "halted"):
         (halts / name).mkdir(parents=True)
@@ -576,7 +578,7 @@ def running(
 
 @contextmanager
 def _namespace(access: ClusterAccess, name: str) -> Iterator[None]:
-    """Have a namespace; it is deleted in the background afterwards."""
+    """Create a namespace, which is deleted in the background afterwards."""
     kube = make_client(kubeconfig=str(access.kubeconfig))
     try:
         kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})

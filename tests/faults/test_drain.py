@@ -1,8 +1,9 @@
-"""A pool is deleted under load while its jobs run, the worker is killed at each step of the drain, and no job notices.
+"""A pool is deleted under load: the worker is killed at each step of the drain, and no job is affected.
 
-The whole system before the real garbage collector: a successor with the same labels is made, as a rename does, the old
-pool is deleted in each way, jobs keep coming. One system runs for the whole module, and the pool that a test leaves is
-the one that the next test deletes. The lab's own logs and the laws are the judges.
+The whole system runs with the real garbage collector. A successor with the same labels is created, as after a rename.
+Then the old pool is deleted in each possible way, while jobs keep coming. One system runs for the whole module, and the
+pool that a test leaves is the one that the next test deletes. The result is judged by the lab's own logs and by the
+laws.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ HELD = {
     "remove_finalizer.before_call",
     "remove_finalizer.after_call",
 }
-"""From the finalizer of the successor to that of the old pool."""
+"""Points from the finalizer of the successor to the finalizer of the old pool."""
 
 EVERY = HELD | {
     "retire.before_commit",
@@ -38,17 +39,17 @@ EVERY = HELD | {
     "end_retired.before_commit",
     "end_retired.after_commit",
 }
-"""With the retirement of a warm Pod; `test_kill_points` reaches that too."""
+"""These points and the retirement of a warm Pod, which `test_kill_points` reaches too."""
 
 LONG = 15.0
-"""Seconds that the jobs run which are with the old pool when it is deleted."""
+"""Duration in seconds of the jobs that run on the old pool when it is deleted."""
 
 _numbers = itertools.count(2)
 
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A system whose namespace is guarded by the chart's policy."""
+    """A system whose namespace has the chart's policy."""
     namespace = f"drains-{secrets.token_hex(4)}"
     folder = tmp_path_factory.mktemp("drain")
     # Not tried: what tries it is a Pod, which the lab's kubelet would run.
@@ -61,7 +62,7 @@ def stage(control_plane: ClusterAccess, admin: KubeClient, tmp_path_factory: pyt
 
 
 def successor(stage: Stage) -> str:
-    """Make a pool that serves the same labels, and return its name."""
+    """Create a pool with the same labels, and return its name."""
     name = f"{POOL.name}-{next(_numbers)}"
     spec = {"image": RUNNER_IMAGE, "runnerLabels": list(POOL.labels), "replicas": POOL.replicas}
     create_pool(stage.kube, namespace=stage.system.namespace, name=name, spec=spec)
@@ -74,7 +75,7 @@ def pods_of(stage: Stage, pool: str) -> dict[str, str]:
 
 
 def drains(stage: Stage, uid: str) -> bool:
-    """Return whether Ostler knows that a pool was deleted."""
+    """Return whether Ostler has recorded that a pool was deleted."""
     with stage.engine.connect() as db:
         found = db.execute(text("SELECT 1 FROM pools WHERE uid = :uid AND draining"), {"uid": uid}).one_or_none()
     return found is not None

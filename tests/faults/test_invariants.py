@@ -1,4 +1,4 @@
-"""The checker of the laws is itself checked: a good history passes, and each law is seen to be broken by a bad one."""
+"""The checker of the laws: it accepts a good history, and detects for each law a history that breaks it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Kill points: a real process is killed on both sides of the commit of every transition, and nothing is lost.
 
-The points are made from the transition table. One system runs for all of them: a process stops itself at an armed
-point, is killed there with SIGKILL and started again, and the work goes on. The lab's own logs and the laws are the
-judges. What is killed is never told to hurry: every recovery is by the sweeps, whose periods alone are short.
+The points come from the transition table. One system runs for all of them: a process halts at an armed point, is killed
+there with SIGKILL and started again, and the work continues. The result is judged by the lab's own logs and by the
+laws. No message repeats the killed work: every recovery is by the sweeps, and only their intervals are short.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tests.faults.stage import Kill, Stage, TooLate, running
 pytestmark = pytest.mark.timeout(3600)
 
 ROUNDS = 4
-"""How often a scenario is played until both of its points were reached."""
+"""Maximum number of runs of a scenario until both of its points were reached."""
 
 SLOW = "before_commit"
 """Side of a commit whose kills `make test-slow` adds: Postgres forgets the transition, so the step repeats whole."""
 
 QUIET = 6.0
-"""Seconds in which what was killed may recover before the next; a lease that it held may last longer than this."""
+"""Seconds for the recovery from one kill before the next. A lease of the killed process can last longer."""
 
 
 QUICK = frozenset(
@@ -47,7 +47,7 @@ def marks_of(point: str) -> Sequence[pytest.MarkDecorator]:
 
 @dataclass(slots=True)
 class Campaign:
-    """All kills of one system, and what was left at the end."""
+    """All kills of one system, and the problems that were left at the end."""
 
     kills: dict[str, Kill] = field(default_factory=dict)
     jobs: dict[str, list[int]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ def test_no_task_is_ever_run_eagerly() -> None:
 def campaign(
     request: pytest.FixtureRequest, control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Campaign]:
-    """Kill at every point that a selected test asks for, then let the system come to rest."""
+    """Kill at every point that a selected test needs, and then wait until the system is idle."""
     wanted = {
         str(item.callspec.params["point"])
         for item in request.session.items
@@ -95,7 +95,7 @@ def campaign(
 
 
 def kill_at(stage: Stage, campaign: Campaign, points: set[str], scenario: Scenario) -> None:
-    """Play a scenario until a process was killed at each of the points."""
+    """Run a scenario until a process was killed at each of the points."""
     jobs: list[int] = []
     missing = set(points)
     first = len(stage.kills)

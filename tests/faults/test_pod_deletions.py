@@ -1,8 +1,8 @@
-"""A Pod is deleted while a process is halted beside it, on both sides of the commit of every transition.
+"""A Pod is deleted while a process is halted, on both sides of the commit of every transition.
 
-The points are made from the transition table. At each the Pod is deleted that the halted transaction is about, the
-process is killed once the Pod is really gone, and the system has to come to rest by itself. One system runs for the
-whole module; after each point everything that has happened so far is judged by the lab's logs and by the laws.
+The points come from the transition table. At each point the Pod of the halted transaction is deleted, the process is
+killed when the Pod is really gone, and the system must recover by itself. One system runs for the whole module. After
+each point the whole run is judged by the lab's logs and by the laws.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.faults.stage import EVERY, PATIENCE, Stage, nothing, running
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.cluster]  # a long story
 
 ROUNDS = 3
-"""How often a scenario is played: it may miss its point, and Ostler may delete a spent Pod before the test does."""
+"""Runs of a scenario: it can miss its point, and Ostler can delete a spent Pod before the test does."""
 
 HELD_BY_A_CLAIM = {
     "claimed": "lease_mint.after_commit",
@@ -29,29 +29,31 @@ HELD_BY_A_CLAIM = {
     "delivered": "deliver.after_commit",
     "executing": "execute.after_commit",
 }
-"""A point for each state in which a claim holds a Pod; the other points are slow."""
+"""One point for each state in which a claim holds a Pod. The other points are slow."""
 
 WAYS = dict(SCENARIOS) | {"execute": a_long_job, "job_run": a_long_job, "job_requeue": a_pod_that_cannot_reach_us}
-"""How each transition is reached with a Pod that is still there: the kill points allow one that is not."""
+"""Scenarios that reach each transition with a Pod that still exists. The kill points allow one that is gone."""
 
 HELD_BACK = {"mint.after_commit": {"deliver.before_commit"}}
-"""Where another process would go on before the Pod is gone, and where that one is halted, too."""
+"""Points at which another process would continue before the Pod is gone, and the point that halts this process too."""
 
 NO_CLAIM_YET = {"job_seen", "job_ready"}
-"""The job has no Pod there: the one is deleted that it would get, whose poll has just been seen."""
+"""Points at which the job has no Pod. The test deletes the Pod that the job would get, whose poll was just seen."""
 
 GONE_BEFORE = {"end_retired", "end_pod_gone", "refuse_release"}
-"""No Pod is left there. `end_retired` follows the proof that Ostler's own deletion is complete. To the others only
-the deletion of the Pod leads, which is part of their scenario.
+"""Points at which no Pod is left.
+
+`end_retired` follows the proof that Ostler's own deletion is complete. The other transitions follow only the deletion
+of the Pod, which is part of their scenario.
 """
 
 WHILE_IT_RUNS = {"execute", "job_run", "end_pod_gone", "refuse_release"}
-"""The deletion ends a job that runs; at every other point the job is over, or no runner has it yet."""
+"""Points at which the deletion ends a running job. At every other point the job is over, or no runner has it yet."""
 
 
 @dataclass(slots=True)
 class Deletion:
-    """What happened at a point, if one got there: the Pods at stake and those of them that the test deleted, by UID."""
+    """Result of one point: the affected Pods, and those of them that the test deleted, by UID."""
 
     reached: bool = False
     jobs: list[int] = field(default_factory=list)
@@ -61,14 +63,14 @@ class Deletion:
 
 @pytest.fixture(scope="module")
 def stage(control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """A system whose scenarios make one job each, so that one claim is concerned at each point."""
+    """A system whose scenarios create one job each, so that each point affects one claim."""
     folder = tmp_path_factory.mktemp("pod-deletions")
     with running(folder, control_plane, f"deletions-{secrets.token_hex(4)}", workers=2, copies=1) as stage:
         yield stage
 
 
 def delete_at(stage: Stage, point: str) -> Deletion:
-    """Halt a process at a point, delete the Pod concerned, kill the process when that is gone."""
+    """Halt a process at a point, delete the affected Pod, and kill the process when the Pod is gone."""
     name = point.rpartition(".")[0]
     done = Deletion()
     since = stage.newest_claim()

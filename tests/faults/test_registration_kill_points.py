@@ -65,12 +65,12 @@ def stage(control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory
 
 
 def online(stage: Stage) -> int:
-    """Return how many runners are online at GitHub."""
+    """Return the number of online runners at GitHub."""
     return sum(runner["status"] == "online" for runner in stage.system.lab("GET", "/runners")["runners"])
 
 
 def left(stage: Stage) -> list[str]:
-    """Return what is left of runners: at GitHub, in the cluster, and in the rows."""
+    """Return the remains of runners at GitHub, in the cluster, and in the rows."""
     path = object_path(KIND, namespace=stage.system.namespace, group=APPS)
     sets = [f"StatefulSet {each['metadata']['name']}" for each in stage.kube.request("GET", path)["items"]]
     pods = [f"Pod {pod.name}" for pod in list_pods(stage.kube, namespace=stage.system.namespace)]
@@ -91,7 +91,7 @@ def lose_a_runner(stage: Stage) -> None:
 
 
 def registrations(stage: Stage) -> Counter[str]:
-    """Return how many registrations were delivered to each Pod, by UID."""
+    """Return the number of delivered registrations of each Pod, by UID."""
     claims = stage.history().claims
     return Counter(each.pod_uid for each in claims if each.purpose == Purpose.REGISTER and each.delivered_at)
 

@@ -1,7 +1,7 @@
-"""Faults around Ostler: Redis, Postgres, replies of GitHub and of web, stamps, Pods. Nothing is lost.
+"""Faults of the parts around Ostler: Redis, Postgres, replies of GitHub and of web, stamps, Pods. Nothing is lost.
 
-One system runs for the whole module. After each fault it has to come to rest by itself, and then everything that has
-happened so far is judged: by the lab's logs, and by the laws.
+One system runs for the whole module. After each fault it must recover by itself. Then the whole run is judged by the
+lab's logs and by the laws.
 """
 
 from __future__ import annotations

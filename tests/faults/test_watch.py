@@ -1,4 +1,4 @@
-"""The watch in the whole system: what it notices with every list of Pods off, and that no job needs it."""
+"""The watch in the whole system: the changes that it notices without any list of Pods. No job needs it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stage(control_plane: ClusterAccess, tmp_path_factory: pytest.TempPathFactory
 
 
 def let_go_at(stage: Stage) -> dict[str, float]:
-    """Return when (Unix) the kubelet let each Pod go, right before the API server did."""
+    """Return the time (Unix) at which the kubelet confirmed the end of each Pod, before the API server removed it."""
     return {
         event["uid"]: datetime.fromisoformat(event["at"]).timestamp()
         for event in read_log(stage.system.kubelet_log)

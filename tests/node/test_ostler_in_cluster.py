@@ -227,7 +227,7 @@ def test_setup_github_in_a_pod_as_the_page_prints_it(release: Release, shell: di
 
 
 def create_app(url: str) -> None:
-    """Be the person at the browser: open the page once the port-forward leads to it, and create the App."""
+    """Act as the person at the browser: open the page when the port-forward leads to it, and create the App."""
     browser = Browser()
 
     def opens() -> bool:
