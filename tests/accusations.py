@@ -1,4 +1,4 @@
-"""Explanations of a finished run that blame somebody else, although nobody else touched its Pods."""
+"""Explanations that blame another client for the end of a Pod, in a run in which no other client touched a Pod."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ACCUSED = "other than Ostler"
 
 
 def accusations(system: System) -> list[str]:
-    """Return what `ostler pod` and `ostler job` say of another client, for every Pod and every job of the system.
+    """Return the statements of `ostler pod` and `ostler job` about another client, for all Pods and jobs of a system.
 
-    Raises AssertionError if the system ran no job, because then nothing is said.
+    Raises AssertionError if the system ran no job, because the result would then prove nothing.
     """
     engine = create_engine(system.postgres.url("ostler"))
     try:

@@ -1,4 +1,4 @@
-"""Certificates for tests: a CA, and what it signs, in PEM."""
+"""Certificates for tests: an authority and the certificates that it signs, in PEM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Signed:
     key: bytes
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """Write both as the kubelet does, one whole file in the place of another; return their paths."""
+        """Write both files and return their paths. Each file replaces the old one in one step, as in a mount."""
         paths = folder / "tls.crt", folder / "tls.key"
         for path, content in zip(paths, (self.certificate, self.key), strict=True):
             new = path.with_suffix(".new")
@@ -32,7 +32,7 @@ class Signed:
 
 
 class Authority:
-    """A CA."""
+    """A certificate authority."""
 
     def __init__(self, name: str = "ca") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())

@@ -1,8 +1,9 @@
-"""Fixtures with a Kubernetes API server: one per test run, a fresh namespace per test.
+"""Fixtures with a Kubernetes API server: one server per test run, and a new namespace per test.
 
-`--cluster` chooses the server of the fixture `control_plane`: the lab's embedded one (`make test`), or a real control
-plane (`make test-cluster`). Tests that the embedded server cannot show have the marker `cluster`, and only the second
-command runs them. Where a control plane cannot be had, tests fail with one line that says why; they are never skipped.
+`--cluster` chooses the server of the fixture `control_plane`: the lab's embedded server (`make test`), or a real
+control plane (`make test-cluster`). Tests that the embedded server cannot show have the marker `cluster`, and only the
+second command runs them. If no control plane can be started, tests fail with one line that gives the reason. They are
+never skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real control plane, and those that run on either; deselect the former on embedded."""
+    """Mark the tests that need a real control plane and those that run on either; on embedded, deselect the former."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         elsewhere = any(item.path.is_relative_to(folder) for folder in (*WITH_HELM, *_LONG))
@@ -82,7 +83,7 @@ def embedded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
 
 @pytest.fixture(scope="session")
 def real_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterAccess]:
-    """Access to the run's real control plane, whatever `--cluster` says."""
+    """Access to the run's real control plane, for every value of `--cluster`."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent  # what the workers of one run have in common
@@ -92,7 +93,7 @@ def real_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
 
 @contextmanager
 def prepared(begin: Callable[[], AbstractContextManager[ClusterAccess]]) -> Iterator[ClusterAccess]:
-    """Begin a control plane and put the RunnerPool kind in place; fails the test where there is none."""
+    """Start a control plane and create the RunnerPool kind. If no control plane can be started, the test fails."""
     try:
         with begin() as access:
             with administrator(access) as client:
@@ -104,7 +105,7 @@ def prepared(begin: Callable[[], AbstractContextManager[ClusterAccess]]) -> Iter
 
 @contextmanager
 def impatient(folder: Path, nodes: NodeGrace) -> Iterator[ClusterAccess]:
-    """Begin a control plane of one's own that gives up silent nodes as soon as `nodes` says."""
+    """Start a separate control plane that declares silent nodes lost as soon as `nodes` allows."""
 
     @contextmanager
     def own() -> Iterator[ClusterAccess]:
@@ -117,7 +118,7 @@ def impatient(folder: Path, nodes: NodeGrace) -> Iterator[ClusterAccess]:
 
 @contextmanager
 def administrator(access: ClusterAccess) -> Iterator[KubeClient]:
-    """Be the administrator of a control plane."""
+    """Return a client with the administrator's identity."""
     client = make_client(kubeconfig=str(access.kubeconfig))
     yield client
     client.close()
@@ -132,7 +133,7 @@ def admin(control_plane: ClusterAccess) -> Iterator[KubeClient]:
 
 @pytest.fixture
 def namespace(admin: KubeClient) -> Iterator[str]:
-    """The name of a fresh namespace; it is deleted in the background afterwards."""
+    """The name of a new namespace, which is deleted in the background after the test."""
     name = f"test-{secrets.token_hex(6)}"
     admin.request("POST", "/api/v1/namespaces", body={"metadata": {"name": name}})
     yield name
@@ -142,7 +143,7 @@ def namespace(admin: KubeClient) -> Iterator[str]:
 def delete_namespace(kube: KubeClient, name: str) -> None:
     """Delete a namespace in the background, unless the test has deleted it.
 
-    Its pools are let go first: nobody is left who would drain them.
+    The finalizers of its pools are removed first, because no process is left to drain the pools.
     """
     for pool in list_pools(kube, namespace=name):
         if pool.has_finalizer:

@@ -32,7 +32,7 @@ POOL = LabPool(
 
 
 class ContainerFleet(Fleet, ABC):
-    """A system whose pool runs container jobs, with a faulty way from the sidecars to the API server.
+    """A system whose pool runs container jobs, with a faulty connection from the sidecars to the API server.
 
     `whole_job` is a job with services and a Docker action. A job that succeeds ends within `within` seconds.
     """
@@ -100,7 +100,7 @@ class ContainerFleet(Fleet, ABC):
 
     @contextlib.contextmanager
     def faulty(self, *faults: Fault) -> Iterator[None]:
-        """Play faults on the calls of the sidecars."""
+        """Inject faults into the calls of the sidecars."""
         for each in faults:
             self.proxy.add(each)
         try:
@@ -135,7 +135,7 @@ def failed_step_ends_the_job_and_leaves_nothing(fleet: ContainerFleet) -> None:
 
 
 def job_goes_on_while_the_api_server_is_away(fleet: ContainerFleet, *, seconds: int) -> None:
-    """The API server is away twice: before the job's Pod is ready, and while a step runs."""
+    """The API server is unreachable twice: before the job's Pod is ready, and while a step runs."""
     steps = [{"run": f"i=0; while [ $i -lt {2 * seconds} ]; do echo $i; sleep 1; i=$((i + 1)); done"}, {"run": "true"}]
     [job] = fleet.queue(services={}, steps=steps)
     pod = fleet.pod_of(job)

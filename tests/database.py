@@ -1,4 +1,4 @@
-"""Fixtures: one Postgres and one Redis per run, a fresh migrated database per test."""
+"""Fixtures: one Postgres and one Redis per run, a new migrated database per test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEMPLATE = "ostler_template"
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One migrated database of a test."""
+    """The migrated database of a test."""
 
     engine: Engine
     url: Secret
@@ -47,7 +47,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 
 
 def _wait_for_locks(connection: Any, _record: Any) -> None:
-    """Let a connection wait for locks for longer than the 5 s of a real process, which a busy machine may take."""
+    """Let a connection wait for locks for longer than the 5 s of a real process, because the machine might be busy."""
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '60s'")
     connection.commit()
@@ -55,7 +55,7 @@ def _wait_for_locks(connection: Any, _record: Any) -> None:
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[Database]:
-    """A fresh copy of the template, with an engine of 20 connections that wait for locks for as long as a test does."""
+    """A new copy of the template, with an engine of 20 connections that wait for locks as long as a test may take."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     postgres.create_database(name, template=_TEMPLATE)
     url = Secret(postgres.url(name))
@@ -80,6 +80,6 @@ def redis_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 @pytest.fixture
 def redis_server(redis_session: Redis) -> Redis:
-    """The run's Redis, emptied."""
+    """The Redis of the run, without any key."""
     redis_session.flush()
     return redis_session

@@ -1,7 +1,7 @@
-"""Both wheels, built as the image's Dockerfile does, and environments with one of them or both.
+"""Both wheels, built as in the image's Dockerfile, and environments with one of them or both.
 
-An environment has the packages that `requirements/runtime.txt` pins, as links into the tests' own environment, and no
-other: nothing is downloaded, and what an image would lack is missing here too.
+An environment has exactly the packages that `requirements/runtime.txt` pins, as links into the tests' own environment.
+Nothing is downloaded, and a package that an image would lack is missing here too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-"""What a build or an editable install leaves in the tree."""
+"""Files that a build or an editable install leaves in the tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Wheels:
 
 
 def copied() -> list[str]:
-    """Return what the Dockerfile copies out of the tree, in its order."""
+    """Return the paths that the Dockerfile copies from the tree, in its order."""
     dockerfile = (ROOT / "compose" / "Dockerfile").read_text()
     lines = re.findall(r"^COPY (?!--)(.+)$", dockerfile, re.MULTILINE)
     return [source for line in lines for source in line.split()[:-1]]
@@ -59,7 +59,7 @@ def build(folder: Path) -> Wheels:
 
 
 def install(folder: Path, *wheels: Path) -> Path:
-    """Make an environment in `folder` with the pinned packages and these wheels; return where its programs are."""
+    """Create an environment with the pinned packages and these wheels, and return the folder of its programs."""
     venv.create(folder, symlinks=True, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
     for pin in pins("runtime.txt"):

@@ -1,4 +1,4 @@
-"""A running system, and what tests of whole jobs ask of it: its jobs, its Pods and its pools."""
+"""A running system, with the queries and acts of tests of whole jobs: its jobs, its Pods and its pools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LABELS = ("self-hosted", "linux", "small")
 
 
 class Fleet:
-    """A running system, and what a test asks of it."""
+    """A running system, with the queries and acts of a test."""
 
     def __init__(self, system: System, *, namespace: str | None = None) -> None:
         self.system = system
@@ -28,7 +28,7 @@ class Fleet:
         return ids
 
     def job(self, number: int) -> Mapping[str, Any]:
-        """Return a job as the lab's GitHub has it."""
+        """Return a job as the lab's GitHub shows it."""
         found: Mapping[str, Any] = next(
             each for each in self.system.lab("GET", "/jobs")["jobs"] if each["id"] == number
         )

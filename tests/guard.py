@@ -1,4 +1,4 @@
-"""The chart's guard against deletions of runner Pods, in force for one namespace of a test."""
+"""The chart's policy against deletions of runner Pods, applied to one namespace of a test."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.waiting import eventually
 POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 KEPT = "helm.sh/resource-policy"
 PATIENCE = 60.0
-"""Seconds that a policy may take to be in force, or out of it, on a bad day; a second is usual."""
+"""Longest time in seconds until a policy is in force, or is not any more. The usual time is one second."""
 
 
 def of_the_chart(runners: str, kinds: Sequence[str]) -> list[helm.Manifest]:
-    """Return the objects of these kinds that the chart has for a namespace of runners."""
+    """Return the objects of these kinds from the chart, for a namespace of runners."""
     release = f"{runners}-release"
     values = {"runners": {"namespace": runners, "create": False}}
     return [
@@ -34,15 +34,16 @@ def of_the_chart(runners: str, kinds: Sequence[str]) -> list[helm.Manifest]:
 
 
 def collector_policy(runners: str) -> list[helm.Manifest]:
-    """Return the policy against the garbage collector and its binding, which stay when the release goes."""
+    """Return the policy against the garbage collector and its binding, which stay after the release is uninstalled."""
     return [each for each in of_the_chart(runners, POLICY) if KEPT in each["metadata"].get("annotations", {})]
 
 
 @contextmanager
 def guarded(kube: KubeClient, runners: str, *, accounts: bool = True, tried: bool = True) -> Iterator[None]:
-    """Have the admission policy in force in this namespace, for Pods alone unless `accounts`; afterwards it is gone.
+    """Apply the admission policy to this namespace during the block, for Pods only unless `accounts` is True.
 
-    Unless it is `tried` it comes into force a second or so after the block began; the namespace need not exist.
+    Unless `tried` is True, the policy comes into force about a second after the block began, and the namespace need not
+    exist.
     """
     kinds = Kinds(kube)
     policy = collector_policy(runners)
@@ -62,7 +63,7 @@ def guarded(kube: KubeClient, runners: str, *, accounts: bool = True, tried: boo
 
 
 def until_refused(kube: KubeClient, runners: str, *, refused: bool) -> None:
-    """Return once the garbage collector is refused runner Pods there, or is not any more."""
+    """Wait until the garbage collector is refused the deletion of runner Pods there, or is not refused any more."""
     deadline = time.monotonic() + PATIENCE
     while (found := refuses_the_collector(kube, runners)).refused is not refused:
         assert time.monotonic() < deadline, found.why
@@ -70,7 +71,7 @@ def until_refused(kube: KubeClient, runners: str, *, refused: bool) -> None:
 
 
 def until_collected(kube: KubeClient, namespace: str) -> None:
-    """Return once the collector knows RunnerPools, which takes up to 40 s after the kind was made."""
+    """Wait until the collector knows RunnerPools, which takes up to 40 s after the creation of the kind."""
     pool = create_pool(kube, namespace=namespace, name="canary", spec={"image": "none", "runnerLabels": ["none"]})
     path = own(kube, pool)
     delete_pool(kube, namespace=namespace, name="canary")
@@ -78,7 +79,7 @@ def until_collected(kube: KubeClient, namespace: str) -> None:
 
 
 def own(kube: KubeClient, pool: PoolSeen) -> str:
-    """Make something that a pool owns and nothing guards, for the collector to show what it does; return its path."""
+    """Create an unprotected object that a pool owns, to show the collector's acts, and return its path."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": pool.name, "uid": pool.uid}
     body = {"metadata": {"name": f"{pool.name}-canary", "ownerReferences": [owner]}}
     collection = object_path("configmaps", namespace=pool.namespace)
@@ -88,9 +89,9 @@ def own(kube: KubeClient, pool: PoolSeen) -> str:
 
 @contextmanager
 def lingering(kube: KubeClient, path: str) -> Iterator[None]:
-    """Let what a pool owns hold up the pool's foreground deletion, and the collector with it, for the block.
+    """Delay the foreground deletion of a pool, and so the collector, by an object of the pool, during the block.
 
-    Without it the collector is done with the pool at once, and comes to some of the Pods only and not to others.
+    Otherwise the collector would finish with the pool at once, and would reach only some of the Pods.
     """
     owner = {**kube.request("GET", path)["metadata"]["ownerReferences"][0], "blockOwnerDeletion": True}
     _patch(kube, path, {"finalizers": ["example.com/lingers"], "ownerReferences": [owner]})
@@ -106,7 +107,7 @@ def _patch(kube: KubeClient, path: str, metadata: Json) -> None:
 
 
 def exists(kube: KubeClient, path: str) -> bool:
-    """Return whether there is something there."""
+    """Return whether the object exists."""
     try:
         kube.request("GET", path)
     except Gone:
@@ -115,7 +116,7 @@ def exists(kube: KubeClient, path: str) -> bool:
 
 
 def refused(access: ClusterAccess, uids: Collection[str]) -> set[str]:
-    """Return those of these Pods and accounts that the collector was refused, by its own log."""
+    """Return those of these Pods and accounts whose deletion the collector was refused, by its own log."""
     lines = (access.kubeconfig.parent / "kube-controller-manager.log").read_text(errors="replace").splitlines()
     denied = [line for line in lines if "denied request" in line and "garbagecollector" in line]
     return {uid for uid in uids if any(f'UID:\\"{uid}' in line for line in denied)}

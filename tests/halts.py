@@ -1,4 +1,4 @@
-"""Deaths of workers at halting points (`ostler.halt`) of a running system."""
+"""Kills of workers at halting points (`ostler.halt`) of a running system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Execution of a task as a worker does it, with the message that repeats the task taken instead of sent."""
+"""Execution of a task as in a worker. The message that repeats the task is returned and not sent."""
 
 from __future__ import annotations
 

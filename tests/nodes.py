@@ -1,4 +1,4 @@
-"""Nodes of tests that have no kubelet. The control plane evicts the Pods of a Node that nobody keeps alive."""
+"""Nodes of tests without a kubelet. The control plane evicts the Pods of a Node without heartbeats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RENEW_SECONDS = 10.0
 
 
 class LiveNode:
-    """A Node that reports its status and renews its Lease while the context lasts; afterwards it is deleted."""
+    """A Node that reports its status and renews its Lease during the context. Afterwards it is deleted."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class LiveNode:
         ready: bool = True,
         every: float = _RENEW_SECONDS,
     ) -> None:
-        """`every`: seconds between two renewals."""
+        """Prepare the Node. `every` is the number of seconds between two renewals."""
         self.name = name
         self._kube = kube
         self._labels = dict(labels or {})
@@ -51,7 +51,7 @@ class LiveNode:
         _delete(self._kube, self.name)
 
     def read(self) -> Json:
-        """Return the Node as the API server has it."""
+        """Return the Node from the API server."""
         return self._kube.request("GET", f"/api/v1/nodes/{self.name}")
 
     def ready(self) -> str:
@@ -63,29 +63,29 @@ class LiveNode:
         return sorted((each["key"], each["effect"]) for each in self.read()["spec"].get("taints") or ())
 
     def taint(self, key: str, effect: str) -> None:
-        """Put a taint on it, as an operator does; its others go."""
+        """Put a taint on the Node, as an operator does. Its other taints are removed."""
         body = {"spec": {"taints": [{"key": key, "effect": effect}]}}
         self._kube.request("PATCH", f"/api/v1/nodes/{self.name}", body=body, content_type=MERGE_PATCH)
 
     def bind(self, namespace: str, pod: str) -> None:
-        """Put a Pod on it, as the scheduler does."""
+        """Bind a Pod to the Node, as the scheduler does."""
         body = {"metadata": {"name": pod}, "target": {"kind": "Node", "name": self.name}}
         self._kube.request("POST", f"/api/v1/namespaces/{namespace}/pods/{pod}/binding", body=body)
 
     def cordon(self) -> None:
-        """Mark it unschedulable, as `kubectl cordon` does."""
+        """Mark the Node unschedulable, as `kubectl cordon` does."""
         body = {"spec": {"unschedulable": True}}
         self._kube.request("PATCH", f"/api/v1/nodes/{self.name}", body=body, content_type=MERGE_PATCH)
 
     def cut_off(self) -> None:
-        """Be silent from now on: the kubelet, or its way to the API server, is gone."""
+        """Stop all reports, as if the kubelet or its connection to the API server were gone."""
         self._cut.set()
         if self._heart is not None:
             self._heart.join()
             self._heart = None
 
     def beat(self) -> None:
-        """Report the status and renew the Lease now, and renew it from now on."""
+        """Report the status and renew the Lease, now and from now on."""
         self.report(ready=self._ready)
         self._renew()
         self._cut.clear()
@@ -93,7 +93,7 @@ class LiveNode:
         self._heart.start()
 
     def report(self, *, ready: bool, since: float = 0) -> None:
-        """Report the status; its condition Ready changed `since` seconds ago."""
+        """Report the status. Its condition Ready changed `since` seconds ago."""
         self._ready, now = ready, datetime.now(UTC)
         condition = {"type": "Ready", "status": str(ready), "reason": "AsTheTestSays", "message": ""}
         condition |= {"lastHeartbeatTime": _written(now)}

@@ -12,7 +12,7 @@ from web.process.publisher import Publisher
 
 
 class Outbox:
-    """Stands for the waker of a worker, of the watch and of the publisher, and so for Redis. No key stops a message."""
+    """A double of the waker of a worker, of the watch and of the publisher, without Redis. No key stops a message."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any]]] = []
@@ -23,38 +23,38 @@ class Outbox:
         self.heads: dict[str, datetime | None] = {}
 
     def oldest(self, queue: str) -> datetime | None:
-        """Return what the test has put there."""
+        """Return the time that the test has set."""
         return self.heads.get(queue)
 
     def record_pod_count(self, pool_id: int, *, pods: int) -> None:
-        """There is no key to set."""
+        """Do nothing: there is no key to set."""
 
     def may_reconcile(self, pool_id: int) -> bool:
-        """Say that a reconcile may begin."""
+        """Return True: a reconcile may begin."""
         del pool_id
         return True
 
     def is_watched(self, namespace: str) -> bool:
-        """Return what the test has set."""
+        """Return the value that the test has set."""
         del namespace
         return self.pods_are_watched
 
     def wake(self, pool_id: int) -> bool:
-        """Note a wake down."""
+        """Record a wake."""
         self._note("wake", {"pool_id": pool_id})
         return True
 
     def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
-        """Note a reconcile down."""
+        """Record a reconcile."""
         how = {"after": after, "shared": shared}
         self._note(RECONCILE, {"pool_id": pool_id} | {name: value for name, value in how.items() if value})
 
     def autoscale(self) -> None:
-        """Note a run of the autoscaler down."""
+        """Record a run of the autoscaler."""
         self._note(AUTOSCALE, {})
 
     def send(self, name: TaskName, *, retries: int = 0, **kwargs: Any) -> None:
-        """Note a message down. A task that is not in the table fails the test."""
+        """Record a message. A task that is not in the table fails the test."""
         queue_of(name)
         self.retries[name] = retries
         self._note(name, kwargs)
@@ -63,19 +63,19 @@ class Outbox:
         self.sent.append((name, kwargs))
 
     def clear_wake(self, pool_id: int) -> None:
-        """There is no key to delete."""
+        """Do nothing: there is no key to delete."""
 
     def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
-        """There is no key to delete."""
+        """Do nothing: there is no key to delete."""
 
     @contextmanager
     def single_flight(self, what: str) -> Iterator[bool]:
-        """Say that no other worker does this, unless the test says so."""
+        """Yield True, as if no other worker did this, unless the test sets another value."""
         yield what.partition(":")[0] not in self.done_by_others
 
     @property
     def woken(self) -> list[int]:
-        """Pools whose matcher was woken, in order."""
+        """Return the pools whose matcher was woken, in order."""
         return [kwargs["pool_id"] for kwargs in self.named("wake")]
 
     def named(self, name: str) -> list[dict[str, Any]]:
@@ -83,17 +83,17 @@ class Outbox:
         return [kwargs for sent, kwargs in self.sent if sent == name]
 
     def take(self, name: str) -> list[dict[str, Any]]:
-        """Return and forget the messages of one name."""
+        """Return and remove the messages of one name."""
         taken = self.named(name)
         self.sent = [(sent, kwargs) for sent, kwargs in self.sent if sent != name]
         return taken
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class PublisherOutbox(Publisher):
-    """Stands for the publisher of a web process, without its thread."""
+    """A double of the publisher of a web process, without its thread."""
 
     def __init__(self) -> None:
         self.wakes: list[int] = []

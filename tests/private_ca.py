@@ -1,4 +1,4 @@
-"""A certificate authority that no machine knows, made for a test."""
+"""A private certificate authority for a test, which no machine trusts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Issued:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Return what a server needs to present it."""
+        """Return the TLS context of a server with this certificate."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key)
         return context
 
 
 class PrivateCa:
-    """The authority; `bundle` is the file that clients must trust."""
+    """The authority. `bundle` is the file that clients must trust."""
 
     def __init__(self, folder: Path, name: str = "private") -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -28,13 +28,13 @@ _BUILDS: tuple[Build, ...] = (
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Build what a run with a real control plane needs, before workers of pytest-xdist collect its tests."""
+    """Build the programs for a run with a real control plane, before workers of pytest-xdist collect its tests."""
     if session.config.getoption("cluster") == "real" and "PYTEST_XDIST_WORKER" not in os.environ:
         _build(session.config)
 
 
 def _build(config: pytest.Config) -> None:
-    """Build programs; one that cannot be built is left to the tests that need it, which fail with the cause."""
+    """Build programs. If a build fails, the tests that need the program fail with the cause."""
     capture: CaptureManager | None = config.pluginmanager.getplugin("capturemanager")
 
     def say(line: str) -> None:

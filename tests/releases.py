@@ -1,4 +1,4 @@
-"""The release of a claim as the senders of `ostler.release` begin it: the row first, then the task."""
+"""The release of a claim as the senders of `ostler.release` begin it: first the row, then the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of Ostler's database that tests of every kind insert and read, and what the mirror writes into them."""
+"""Rows of Ostler's database that tests insert and read, and the values that the mirror writes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def author(who: str = "test") -> Author:
 
 
 def run_sql(engine: Engine, statement: str, **values: Any) -> list[Row[Any]]:
-    """Run one statement in a transaction of its own and return its rows, if it has any."""
+    """Run one statement in a separate transaction, and return its rows if it has any."""
     with engine.begin() as db:
         result = db.execute(text(statement), values)
         return list(result.all()) if result.returns_rows else []
 
 
 def insert_pool(engine: Engine, name: str = "small", **columns: Any) -> int:
-    """Insert the row of a pool and return its id; `columns` replace the defaults or add to them."""
+    """Insert the row of a pool and return its id. `columns` replace or extend the defaults."""
     table = metadata.tables["pools"]
     row = {
         "uid": name,
@@ -60,7 +60,7 @@ def insert_account(engine: Engine, account_id: int = 7, login: str = "acme", *, 
 
 
 def insert_job(engine: Engine, job_id: int, **columns: Any) -> None:
-    """Insert the row of a queued job of account 7; `columns` replace the defaults or add to them."""
+    """Insert the row of a queued job of account 7. `columns` replace or extend the defaults."""
     row = {
         "id": job_id,
         "account_id": 7,
@@ -80,7 +80,7 @@ def insert_job(engine: Engine, job_id: int, **columns: Any) -> None:
 
 
 def pool_facts(name: str = "small", **changed: Any) -> PoolFacts:
-    """Return a pool as the reconciler observes it; `changed` replace the defaults or add to them."""
+    """Return a pool as the reconciler observes it. `changed` replaces or extends the defaults."""
     facts: dict[str, Any] = {
         "uid": "pool-1",
         "namespace": "runners",

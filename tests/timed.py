@@ -1,4 +1,4 @@
-"""Changed settings of tests, by name: what is a timing goes to the record of timings."""
+"""Changed settings of tests, by name. Names of timings are changed in the record of timings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Changed = TypeVar("Changed")
 
 
 def arranged(changes: Mapping[str, Any], timings: Timings | None = None) -> dict[str, Any]:
-    """Return changes as arguments of settings; `timings`: those to change, the defaults if None."""
+    """Return changes as arguments of settings. `timings` are the timings to change, or None for the defaults."""
     own = {name: value for name, value in changes.items() if name in Timings.model_fields}
     before = timings if timings is not None else Timings()
     others = {name: value for name, value in changes.items() if name not in own}

@@ -1,6 +1,6 @@
-"""TLS before a server that speaks none: the Redis and the Postgres of the tests are built without it.
+"""TLS in front of a server without TLS: the Redis and the Postgres of the tests are built without it.
 
-What a client sees of TLS is real: handshake, certificate, and for Postgres the request for TLS that comes first.
+The client's side of TLS is real: handshake, certificate, and for Postgres the request for TLS that precedes it.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 def eventually(read: Callable[[], T | None], what: str = "it did not come to pass", *, within: float = 120) -> T:
-    """Return the first true value of `read`. AssertionError, which names `what`, after `within` seconds.
+    """Return the first true value of `read`. Raise AssertionError, which names `what`, after `within` seconds.
 
-    The pauses grow from 10 ms to 200 ms with the time waited, so that a short wait ends at once and a long one costs
-    the machine little.
+    The pauses grow from 10 ms to 200 ms with the time waited, so that a short wait ends at once and a long one uses
+    little CPU.
     """
     began = time.monotonic()
     while not (found := read()):

@@ -1,1 +1,1 @@
-"""Mutation tests: small mistakes seeded one at a time, to find the code that no test judges."""
+"""Mutation tests: small mistakes, seeded one at a time, that find code without an effective test."""

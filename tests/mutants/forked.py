@@ -1,9 +1,9 @@
-"""Runner for mutmut: collect the tests of `rules` once, and fork a process for each mutant.
+"""Runner for mutmut that collects the tests of `rules` once, and forks a process for each mutant.
 
 mutmut's own runner starts pytest in each fork, which reads the configuration and collects the files again. That takes
-several times as long as the tests of a mutant. Its limit counts seconds of the wall clock, so that a busy machine, or
-a run that was stopped for a while, reads as a killed mutant. This runner counts CPU time alone. A mutant that waits
-without using CPU would block the run. `rules` does no input or output.
+several times as long as the tests of a mutant. Its limit counts seconds of the wall clock, so a busy machine or a
+suspended run looks like a killed mutant. This runner counts CPU time only. A mutant that waits without using CPU would
+block the run. `rules` does no input or output.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from mutmut.utils.file_utils import change_cwd
 from mutmut.workers.isolation import ForkRunner, RunningWorker
 
 NEAR = 4
-"""A test of the module's own file runs before a test of another file that is not so many times faster."""
+"""A test of the module's own file runs before a test of another file that is less than this many times faster."""
 SLOW = 10.0
-"""Seconds from which a test judges no mutant: it would take hours for survivors. What it alone notices survives."""
+"""Seconds from which a test judges no mutant, because it would take hours for survivors. Its own kills are missed."""
 
 
 def in_order(module: str, tests: Iterable[str], durations: Mapping[str, float]) -> list[str]:
-    """Return the tests of a mutant that are not slow, those that find a mistake of this module soonest first."""
+    """Return the tests of a mutant that are not slow, in the order in which they probably detect a mistake."""
     own = f"/test_{module}.py::"
     quick = [name for name in tests if durations[name] < SLOW]
     return sorted(quick, key=lambda name: (durations[name] * (1 if own in name else NEAR), name))
 
 
 def cpu_seconds(tests: Iterable[str], durations: Mapping[str, float]) -> int:
-    """Return after how many seconds of CPU time the tests of a mutant count as endless."""
+    """Return the seconds of CPU time after which the tests of a mutant count as endless."""
     settings = config()
     return math.ceil(sum(durations[name] for name in tests) * settings.timeout_multiplier + settings.timeout_constant)
 
 
 class ForkedSessions(ForkRunner):
-    """Fork from a pytest session in which all tests are collected; a child runs those of its mutant until one fails."""
+    """Forks of a pytest session with all collected tests. A child runs the tests of its mutant until one fails."""
 
     def __init__(self, children: int) -> None:
         super().__init__(max_workers=children, test_runner=PytestRunner())
@@ -92,7 +92,7 @@ class ForkedSessions(ForkRunner):
             os._exit(code)
 
     def run_clean_tests(self, tests: Iterable[str]) -> int:
-        """Collect, and run the tests of all mutants of this run without a mutant; return 0 if they pass."""
+        """Collect all tests, run those of all mutants without a mutant, and return 0 if they pass."""
         with change_cwd("mutants"):
             self._collect()
         gc.freeze()
@@ -100,12 +100,12 @@ class ForkedSessions(ForkRunner):
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def run_forced_fail(self) -> int:
-        """Run all tests with every function of `rules` raising; return other than 0, as it must be."""
+        """Run all tests while every function of `rules` raises, and return a result other than 0."""
         pid = self._fork(list(self._items), mutant="fail", cpu=600)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def submit(self, mutant_name: str, tests: list[str], cpu_time_limit: int, estimated_time: float) -> None:
-        """Start the tests of a mutant; the limit of mutmut is larger, as it stands beside one of wall time."""
+        """Start the tests of a mutant. The limit of mutmut is larger, because it also has one of wall time."""
         durations = state().duration_by_test
         names = in_order(mutant_name.split(".")[1], tests, durations)
         pid = self._fork(names, mutant=mutant_name, cpu=min(cpu_time_limit, cpu_seconds(names, durations)))

@@ -1,7 +1,7 @@
-"""Mutants of `rules`: mutmut without the mutants of prose and those that mypy refuses, resumable.
+"""Mutants of `rules`: mutmut without mutants of prose and mutants that mypy refuses, resumable.
 
-Results stay in `mutants/` (ignored by git), so that an interrupted run goes on where it stopped. mutmut judges a mutant
-again when its function changed. A survivor that `accepted.toml` names is reported apart, with its reason.
+Results stay in `mutants/` (ignored by git), so that an interrupted run can continue. mutmut judges a mutant again if
+its function changed. A survivor in `accepted.toml` is reported separately, with its reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 ACCEPTED = Path(__file__).with_name("accepted.toml")
 RESULTS = Path("mutants")
 SOURCES = ("rules", "deploys")
-"""The folders of pure decisions; no two of their modules have the same name."""
+"""The folders of pure decisions. No two of their modules have the same name."""
 
 LAWS = (
     "reaping",
@@ -52,18 +52,18 @@ LAWS = (
     "pod_ends",
     "unresolved",
 )
-"""The modules that decide about laws, which a full run judges first."""
+"""The modules that decide about laws. A full run judges them first."""
 
 UNNOTICED = {0, 33}
-"""What mutmut writes down for a mutant whose tests passed, and for one that no test reaches."""
+"""mutmut's results for a mutant whose tests passed, and for a mutant that no test reaches."""
 KILLED = {"killed", "timeout", "segfault"}
 REFUSED = "caught by type check"
-"""mypy finds the mistake, so that no test has to; such a mutant counts on neither side of the score."""
+"""mypy finds the mistake, so no test must find it. Such a mutant does not count in the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A mutant that no test noticed, as `mutmut show` displays it."""
+    """A mutant that no test detected, as `mutmut show` displays it."""
 
     name: str
     function: str
@@ -80,7 +80,7 @@ class Survivor:
 
 
 def ask_mypy_about(names: Sequence[str], mutmut: Any) -> None:
-    """Have mutmut ask mypy first about the mutants of these modules; it refuses more than a third."""
+    """Let mutmut ask mypy first about the mutants of these modules. mypy refuses more than a third of them."""
     from mutmut.configuration import config  # noqa: PLC0415 - reads the configuration of mutmut
 
     # mutmut's own parses files of megabytes with libcst, which takes minutes.
@@ -91,7 +91,7 @@ def ask_mypy_about(names: Sequence[str], mutmut: Any) -> None:
 
 
 def refused_by(command: Sequence[str], *, made: Path = RESULTS) -> dict[str, SimpleNamespace]:
-    """Return the mutants that this type checker refuses, as mutmut has them: each with an error and its description."""
+    """Return the mutants that this type checker refuses, in mutmut's form: each with an error and its description."""
     done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=True)
     messages: dict[str, dict[int, str]] = {}
     for line in done.stdout.splitlines():
@@ -110,7 +110,7 @@ def refused_by(command: Sequence[str], *, made: Path = RESULTS) -> dict[str, Sim
 
 
 def leave_prose_alone() -> None:
-    """Seed no mistake in a text with a space: a test that pins the wording of a message finds no mistake."""
+    """Seed no mistake in a text with a space: a test that fixes the wording of a message finds no mistake."""
     import libcst  # noqa: PLC0415 - only the runner of mutants has these two
     from mutmut.mutation import mutators  # noqa: PLC0415
 
@@ -124,7 +124,7 @@ def leave_prose_alone() -> None:
 
 
 def fork_from_one_session(mutmut: Any, *, laws_first: bool) -> None:
-    """Have mutmut run the tests by the runner beside this file, and the mutants of the laws before the others."""
+    """Let mutmut use the runner beside this file, and run the mutants of the laws before the others."""
     # Not imported by its full name: the package `tests` of this process is the copy in `mutants`.
     mutmut.get_mutant_runner = import_module("forked").ForkedSessions
     seconds = mutmut.estimated_worst_case_time
@@ -136,13 +136,13 @@ def fork_from_one_session(mutmut: Any, *, laws_first: bool) -> None:
 
 
 def modules(results: Path) -> list[str]:
-    """Return the modules that have mutants, those about laws first."""
+    """Return the modules that have mutants. Modules about laws come first."""
     names = sorted(path.name.removesuffix(".py.meta") for path in results.rglob("*.py.meta"))
     return [name for name in LAWS if name in names] + [name for name in names if name not in LAWS]
 
 
 def judged(results: Path, module: str) -> dict[str, int | None]:
-    """Return the exit code of each mutant's tests; None where they did not run yet."""
+    """Return the exit code of each mutant's tests, or None if they did not run yet."""
     found: dict[str, int | None] = json.loads(next(results.rglob(f"{module}.py.meta")).read_text())["exit_code_by_key"]
     return found
 
@@ -159,9 +159,9 @@ def others(root: Path = ROOT) -> list[str]:
 
 
 def to_run(names: Iterable[str], *, again: bool = False, results: Path = RESULTS, root: Path = ROOT) -> list[str]:
-    """Return the mutants of these modules that have no result; with `again` the survivors too.
+    """Return the mutants of these modules without a result. With `again`, also return the survivors.
 
-    Of a module that changed since its mutants were made it is a pattern: mutmut makes them again first.
+    For a module that changed after its mutants were made, return a pattern: mutmut first makes its mutants again.
     """
     patterns: list[str] = []
     found = sources(root)
@@ -176,7 +176,7 @@ def to_run(names: Iterable[str], *, again: bool = False, results: Path = RESULTS
 
 
 def changed_modules(base: str, root: Path = ROOT) -> list[str]:
-    """Return the modules of `rules` that differ from where this branch left `base`, in the work tree or in commits."""
+    """Return the modules of `rules` that differ from the merge base with `base`, in the work tree or in commits."""
     found = subprocess.run(
         ["git", "diff", "--name-only", "--diff-filter=d", "--merge-base", base, "--", *SOURCES],
         cwd=root,
@@ -197,7 +197,7 @@ def changed_modules(base: str, root: Path = ROOT) -> list[str]:
 
 
 def survivor(name: str, difference: str, *, tested: bool, root: Path = ROOT) -> Survivor:
-    """Read one difference as mutmut shows it, whose lines count from the first line of the function."""
+    """Parse one difference of mutmut, whose line numbers begin at the first line of the function."""
     path = sources(root)[name.split(".")[-2]]
     before: list[str] = []
     after: list[str] = []
@@ -228,7 +228,7 @@ def survivor(name: str, difference: str, *, tested: bool, root: Path = ROOT) -> 
 
 
 def readable(name: str) -> str:
-    """Return the function of a mutant as Python names it, `Class.method` or `function`."""
+    """Return the name of a mutant's function in Python: `Class.method` or `function`."""
     mangled = name.rsplit(".", maxsplit=1)[-1].rpartition("__mutmut_")[0]
     if mangled.startswith("xǁ"):
         return ".".join(part for part in mangled[1:].split("ǁ") if part)
@@ -247,7 +247,7 @@ def _first_line(path: Path, function: str) -> int:
 
 
 def accepted(path: Path = ACCEPTED) -> dict[tuple[str, str, str], str]:
-    """Return the reasons of the survivors that may stay, by function, line before and line after."""
+    """Return the reasons of the accepted survivors, by function, line before and line after."""
     if not path.exists():
         return {}
     listed = tomllib.loads(path.read_text()).get("survivor", [])
@@ -255,7 +255,7 @@ def accepted(path: Path = ACCEPTED) -> dict[tuple[str, str, str], str]:
 
 
 def report(names: Sequence[str], *, results: Path = RESULTS) -> Iterator[str]:
-    """Yield the lines of the summary: a score for each module, and the survivors with place and change."""
+    """Yield the lines of the summary: the score of each module, and the survivors with place and change."""
     from mutmut.mutation.diff_apply import get_diff_for_mutant  # noqa: PLC0415
     from mutmut.stats import status_by_exit_code  # noqa: PLC0415
 
@@ -297,7 +297,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def prose(names: Iterable[str], *, results: Path = RESULTS, root: Path = ROOT) -> int:
-    """Return how many mutants of texts with a space these modules would have; counted once for each version."""
+    """Return the number of mutants in texts with a space, counted once for each version of the modules."""
     known_at = results / "prose.json"
     known: dict[str, int] = json.loads(known_at.read_text()) if known_at.exists() else {}
     found = sources(root)
@@ -348,7 +348,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run the mutants that have no result yet, and print the summary; exit 1 if one survived without a reason."""
+    """Run the mutants without a result, and print the summary. Return 1 if one survived without a reason."""
     options = _arguments()
     leave_prose_alone()
     mutmut: Any = import_module("mutmut.__main__")  # reads the configuration of mutmut on import

@@ -1,9 +1,8 @@
 """Mutants of the guarded statements in `models`: each loses one condition, or its `SKIP LOCKED`.
 
-A condition of a WHERE becomes TRUE, or FALSE beside an OR; what only names a row, or joins
-two tables, is left alone.
+A condition of a WHERE becomes TRUE, or FALSE beside an OR. A condition that only names a row or joins two tables stays.
 The tests of the statement's module run on a copy of the tree. Results stay in `.run/` (ignored by git), so that an
-interrupted run goes on where it stopped; a mutant whose statement changed is a new one.
+interrupted run can continue. A mutant whose statement changed is a new one.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ COPY = ROOT / ".run" / "mutants-sql"
 RESULTS = ROOT / ".run" / "mutants-sql.json"
 TABLE = Path(__file__).with_name("sql.toml")
 MOST = 150
-"""Mutants of one run."""
+"""Maximum number of mutants in one run."""
 PATIENCE = 300
 """Seconds for the tests of one mutant. A run that takes longer has the result `timeout`, which counts as survived."""
 FIRST = {
@@ -64,7 +63,7 @@ FIRST = {
 """Modules whose mutants run before the others: claims, offers, deliveries, releases, retirements and repairs."""
 
 _GUARDED = re.compile(r"\b(UPDATE|DELETE FROM|INSERT INTO)\b.*\bWHERE\b|\bWHERE\b.*\bUPDATE\b", re.DOTALL)
-"""A statement that changes rows under a condition, or that locks rows for one that will."""
+"""A statement that changes rows under a condition, or that locks rows for such a statement."""
 _WORD = re.compile(r"--[^\n]*|'[^']*'|\{[^{}]*\}|[A-Za-z_]+|[()]|;", re.DOTALL)
 _ENDS = {")", "ORDER", "GROUP", "LIMIT", "FOR", "RETURNING", "UNION", "ON", "HAVING", "WINDOW", ";"}
 _NO_GUARD = re.compile(
@@ -89,12 +88,12 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Return what names the mutant until its statement changes."""
+        """Return the identity of the mutant, which is valid until its statement changes."""
         return f"{self.path}:{self.digest}:{self.before}"
 
     @property
     def named(self) -> tuple[str, str, str]:
-        """Return what an entry of `sql.toml` names it by."""
+        """Return the identity of the mutant in an entry of `sql.toml`."""
         return self.path, self.digest, " ".join(self.before.split())
 
     @property
@@ -105,7 +104,7 @@ class Mutant:
 
 @dataclass(slots=True)
 class _Where:
-    """A WHERE that is being read: the depth of its parentheses, its conditions, and the word before each."""
+    """The state of the parser in a WHERE: the depth of its parentheses, its conditions, and the word before each."""
 
     depth: int
     start: int
@@ -123,14 +122,14 @@ class _Where:
         self.start = token.end()
 
     def conditions(self, end: int) -> Iterator[tuple[int, int, str]]:
-        """Yield start, end and replacement of each condition: what changes nothing in its list."""
+        """Yield start, end and replacement of each condition. A replacement is neutral in its list of conditions."""
         for number, (start, stop) in enumerate([*self.spans, (self.start, end)]):
             beside = self.joins[max(0, number - 1) : number + 1]
             yield start, stop, "FALSE" if "OR" in beside else "TRUE"
 
 
 def conditions(statement: str) -> list[tuple[int, int, str]]:
-    """Return start, end and replacement of each condition in the WHEREs of a statement, those of subqueries too."""
+    """Return start, end and replacement of each condition in the WHEREs of a statement, also in subqueries."""
     found: list[tuple[int, int, str]] = []
     open_: list[_Where] = []
     depth = 0
@@ -178,7 +177,7 @@ def mutants_of(path: Path, *, root: Path = ROOT) -> list[Mutant]:
 
 
 def _literals(tree: ast.Module, lines: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield where each string stands, without docstrings and without the parts of f-strings."""
+    """Yield start and end of each string, without docstrings and without the parts of f-strings."""
     inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -192,7 +191,7 @@ def _literals(tree: ast.Module, lines: Sequence[int]) -> Iterator[tuple[int, int
 
 
 def chosen(modules: Iterable[Sequence[Mutant]], most: int = MOST) -> list[Mutant]:
-    """Return at most so many mutants, from every module alike, and the same ones each time."""
+    """Return at most `most` mutants, evenly from all modules, and the same ones in every run."""
     spread = [sorted(each, key=lambda m: hashlib.sha256(m.key.encode()).hexdigest()) for each in modules]
     return [mutant for mutant in chain.from_iterable(zip_longest(*spread)) if mutant is not None][:most]
 
@@ -203,7 +202,7 @@ def sources(root: Path = ROOT) -> list[Path]:
 
 
 def nearest(module: str, table: Mapping[str, Sequence[str]], *, root: Path = ROOT) -> list[str]:
-    """Return the test files of a module of `models`: those of the table, else those that import it."""
+    """Return the test files of a module of `models`: those in the table, or else those that import the module."""
     if module in table:
         return list(table[module])
     imports = re.compile(
@@ -216,17 +215,17 @@ def nearest(module: str, table: Mapping[str, Sequence[str]], *, root: Path = ROO
 
 
 def read_table(path: Path = TABLE) -> Mapping[str, Any]:
-    """Return the nearest tests by module, and the survivors that may stay."""
+    """Return the nearest tests by module, and the accepted survivors."""
     return tomllib.loads(path.read_text())
 
 
 def reasons(table: Mapping[str, Any]) -> set[tuple[str, str, str]]:
-    """Return the survivors that may stay, as `Mutant.named`; an entry lasts until its statement changes."""
+    """Return the accepted survivors as `Mutant.named`. An entry is valid until its statement changes."""
     return {(each["path"], each["statement"], each["before"]) for each in table.get("survivor", [])}
 
 
 def copy_tree(*, root: Path = ROOT, copy: Path = COPY) -> None:
-    """Copy what the tests need to `copy`, without environments, results and caches."""
+    """Copy the files that the tests need to `copy`, without environments, results and caches."""
     shutil.rmtree(copy, ignore_errors=True)
     left_out = shutil.ignore_patterns(".venv", ".git", ".run", "mutants", "__pycache__", ".*_cache", ".hypothesis")
     shutil.copytree(root, copy, ignore=left_out)
@@ -234,9 +233,9 @@ def copy_tree(*, root: Path = ROOT, copy: Path = COPY) -> None:
 
 
 def judge(mutant: Mutant, tests: Sequence[str], *, root: Path = ROOT, copy: Path = COPY) -> tuple[str, str]:
-    """Run the tests on the copy with the mutant in it.
+    """Run the tests on the copy with the mutant.
 
-    Returns `killed`, `survived`, `timeout`, or `untested` without tests, and pytest's line about the test that failed.
+    Returns `killed`, `survived`, `timeout`, or `untested` without tests, and pytest's line about the failed test.
     """
     if not tests:
         return "untested", ""
@@ -262,7 +261,10 @@ def judge(mutant: Mutant, tests: Sequence[str], *, root: Path = ROOT, copy: Path
 
 
 def main() -> int:
-    """Judge the mutants that have no result, print each result and the summary; exit 1 if one survived unexplained."""
+    """Judge the mutants without a result, and print each result and the summary.
+
+    The exit status is 1 if a mutant survived without a reason.
+    """
     parser = argparse.ArgumentParser(prog="python tests/mutants/of_sql.py", description=__doc__)
     parser.add_argument("files", nargs="*", help="modules of models, by path or name")
     parser.add_argument("--minutes", type=float, default=0, help="stop after this time; 0 is no limit")

@@ -1,7 +1,7 @@
-"""The mutants that mypy refuses, for mutmut: `make lint` finds these mistakes, so no test has to.
+"""The mutants that mypy refuses, for mutmut: `make lint` finds these mistakes, so no test must find them.
 
-Run in the folder `mutants`; `MUTANTS_OF` names the modules. Prints mypy's errors as JSON, one a line, without those
-that the frame of mutmut causes: what stands outside of a mutant, and types that mypy cannot infer there.
+Run in the folder `mutants`. `MUTANTS_OF` names the modules. Prints mypy's errors as JSON, one per line, without errors
+that the frame of mutmut causes: errors outside of mutants, and types that mypy cannot infer there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _mutated_lines(path: str) -> list[range]:
 
 
 def refusals(lines: Iterator[str], modules: Container[str]) -> Iterator[Mapping[str, object]]:
-    """Yield the errors of mypy's output that stand in a mutant of these modules and are about its types."""
+    """Yield the errors in mypy's output that are in a mutant of these modules and concern its types."""
     for line in lines:
         found = json.loads(line) if line.strip() else {}
         inferred = str(found.get("message", "")).startswith("Cannot determine type")
@@ -59,7 +59,7 @@ def refusals(lines: Iterator[str], modules: Container[str]) -> Iterator[Mapping[
 
 
 def main() -> int:
-    """Type-check the mutants and print what is refused."""
+    """Type-check the mutants and print the errors."""
     settings = Path("mypy.ini")
     settings.write_text(CONFIGURATION)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The seeding of mistakes: which are made, where they are reported, and which are none."""
+"""The seeding of mistakes: the mutants that are made, their reports, and code that is not mutated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.prose`: report the idioms of the files that are clean already, or of the files that are named."""
+"""`python -m tests.prose`: report the idioms of all files in the list, or of the given files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attacks: each test plays somebody who must not get far, and succeeded before the attack was closed."""
+"""Attacks: each test acts as an attacker, and succeeded before the attack was prevented."""

@@ -21,7 +21,7 @@ PATIENCE = 60.0
 
 @dataclass
 class App:
-    """An application that answers `/` at once, `/read` when the body came, and `/hold` when its client leaves."""
+    """An application that answers `/` at once, `/read` after the body, and `/hold` when its client leaves."""
 
     seen: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
@@ -49,7 +49,7 @@ class App:
 
 @dataclass
 class Served:
-    """A server that runs."""
+    """A running server."""
 
     port: int
     app: App
@@ -57,18 +57,18 @@ class Served:
 
     @property
     def connections(self) -> int:
-        """Return how many connections the server has."""
+        """Return the number of the server's connections."""
         return len(self.server.server_state.connections)
 
     def connect(self, data: bytes = b"") -> socket.socket:
-        """Open a connection and send what it begins with."""
+        """Open a connection and send its first bytes."""
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
         if data:
             connection.sendall(data)
         return connection
 
     def ask(self, data: bytes) -> bytes:
-        """Send bytes, and return all that comes until the server hangs up."""
+        """Send bytes, and return all data until the server closes the connection."""
         with self.connect(data) as connection:
             return until_cut(connection)
 
@@ -96,7 +96,7 @@ def served(app: App | None = None, **protocol: Any) -> Iterator[Served]:
 
 
 def until_cut(connection: socket.socket, *, within: float = PATIENCE) -> bytes:
-    """Return what comes until the server ends the connection. Raises TimeoutError when it does not."""
+    """Return the data until the server ends the connection. Raises TimeoutError if it does not."""
     connection.settimeout(within)
     came = b""
     while True:
@@ -110,7 +110,7 @@ def until_cut(connection: socket.socket, *, within: float = PATIENCE) -> bytes:
 
 
 def is_stopped(connection: socket.socket, piece: bytes, *, most: int) -> bool:
-    """Send a piece again and again; return whether the server cut the connection before `most` bytes were sent."""
+    """Send a piece repeatedly. Return whether the server cut the connection before `most` bytes were sent."""
     sent = 0
     try:
         while sent < most:
@@ -122,5 +122,5 @@ def is_stopped(connection: socket.socket, piece: bytes, *, most: int) -> bool:
 
 
 def status(answer: bytes) -> int:
-    """Return the status of an answer; 0 when there is none."""
+    """Return the status of an answer, or 0 if there is none."""
     return int(answer.split()[1]) if answer.startswith(b"HTTP/1.1 ") else 0

@@ -1,4 +1,4 @@
-"""One field that never ends: httptools reports it when it has ended, and copies it with each read until then."""
+"""One field that never ends: httptools reports it only at its end, and copies it with each read until then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAR_MORE_THAN_BUFFERS = 24 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def web() -> Iterator[Served]:
-    """A server without timers: sizes alone are to stop a client."""
+    """A server without timers, so that only sizes can stop a client."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HEAD_WITHIN", "BODY_WITHIN", "MESSAGE_WITHIN", "LINGER"):
             patch.setattr(limits, name, 3600.0)

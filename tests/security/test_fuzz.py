@@ -1,4 +1,4 @@
-"""Raw bytes in arbitrary pieces: whatever comes, nothing is raised, nothing is kept for ever."""
+"""Raw bytes in arbitrary pieces: no input raises an error, and nothing is stored forever."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from web.edge.limits import BoundedProtocol
 
 READ = 65_536
 LONGEST = 200.0
-"""Seconds after which no connection is open whose client has said nothing more: longer than each of the limits."""
+"""Seconds after which no connection of a silent client is open: longer than each of the limits."""
 
 PARTS = (
     b"GET / HTTP/1.1\r\n",
@@ -69,7 +69,7 @@ PARTS = (
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time is set by the test."""
+    """An event loop whose time the test sets."""
 
     now = 0.0
 
@@ -78,7 +78,7 @@ class Clock(asyncio.SelectorEventLoop):
         return self.now
 
     def spin(self) -> None:
-        """Run what is due."""
+        """Run all callbacks that are due."""
         for _ in range(12):
             self.call_soon(self.stop)
             self.run_forever()
@@ -102,18 +102,18 @@ class Wire(asyncio.Transport):
         return {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 8080)}.get(name, default)
 
     def write(self, data: Any) -> None:
-        """Keep what is sent."""
+        """Store the sent data."""
         self.written += data
 
     def write_eof(self) -> None:
-        """Say that nothing more will be sent."""
+        """Record that nothing more will be sent."""
 
     def can_write_eof(self) -> bool:
-        """Return that the connection can be half closed."""
+        """Return True: the connection can be half closed."""
         return True
 
     def get_write_buffer_size(self) -> int:
-        """Return that everything was sent."""
+        """Return 0: everything was sent."""
         return 0
 
     def is_closing(self) -> bool:
@@ -131,16 +131,16 @@ class Wire(asyncio.Transport):
         self.close()
 
     def pause_reading(self) -> None:
-        """Take nothing more."""
+        """Pause the input."""
         self.paused = True
 
     def resume_reading(self) -> None:
-        """Take more."""
+        """Resume the input."""
         self.paused = False
 
 
 def talk(pieces: Sequence[bytes]) -> tuple[list[str], bytes]:
-    """Send pieces over one connection; return the requests that the application saw and what was answered."""
+    """Send pieces over one connection. Return the requests that the application saw, and the answers."""
     loop = Clock()
     errors: list[Any] = []
     loop.set_exception_handler(lambda _loop, context: errors.append(context))

@@ -1,4 +1,4 @@
-"""Floods of connections: those that prove nothing share a cap, and a client that speaks at once is served."""
+"""Floods of connections: unproven ones share a cap, and a client that sends its request at once is served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 20
 
 
 class _Anywhere(dict[int, Connections]):
-    """One cap for whichever port the test's server has."""
+    """One cap for every port of the test's server."""
 
     def __init__(self, cap: Connections) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class _Anywhere(dict[int, Connections]):
 
 
 def flood(web: Served, stack: contextlib.ExitStack, begun: bytes, *, many: int = 5 * MOST) -> None:
-    """Open connections, and leave them open."""
+    """Open connections, and keep them open."""
     for _ in range(many):
         stack.enter_context(web.connect(begun))
 

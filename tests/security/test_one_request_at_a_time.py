@@ -1,4 +1,4 @@
-"""One request at a time on a connection: no second request beside it, and no body taken for one."""
+"""One request at a time on a connection: no second request runs beside it, and no body is parsed as a request."""
 
 from __future__ import annotations
 

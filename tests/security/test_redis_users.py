@@ -1,4 +1,4 @@
-"""Users of Redis: each process may do what it does, and none of beat, watch and Flower may do more."""
+"""Users of Redis: each process has the rights for its work, and beat, watch and Flower have no others."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ FORBIDDEN = """
     SADD _kombu.binding.github x
     SADD _kombu.binding.celery.pidbox x
 """
-"""Commands, one a line."""
+"""Forbidden commands, one per line."""
 
 BY_PROCESS = {
     "beat": """

@@ -1,4 +1,4 @@
-"""A writer to Redis neither ends a worker nor keeps it from its queues."""
+"""A writer to Redis can neither end a worker nor keep it from its queues."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ HITS: list[int] = []
 
 @app.task(name="test.hit")  # type: ignore[untyped-decorator]
 def hit(number: int) -> None:
-    """Note that a message was executed."""
+    """Record that a message was executed."""
     HITS.append(number)
 
 
 def message(**changes: Any) -> dict[str, Any]:
-    """Return a sound message as kombu stores it, with changes at any of its places."""
+    """Return a valid message as kombu stores it, with changes at any of its places."""
     made: dict[str, Any] = {
         "body": base64.b64encode(b"[[1], {}, {}]").decode(),
         "content-type": "application/json",

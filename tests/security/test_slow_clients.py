@@ -1,4 +1,4 @@
-"""Clients that take their time: each has a limited one, whatever they send or do not read meanwhile."""
+"""Slow clients: each has a limited time, whatever it sends or does not read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_dribbling_client_is_cut_off(promised: bytes) -> None:
 
 
 def dribble(web: Served, connection: object, piece: bytes) -> None:
-    """Send a piece every now and then until the server has no connection any more."""
+    """Send a piece at intervals until the server has no connection any more."""
     deadline = time.monotonic() + 20
     eventually(lambda: web.connections == 1 or bool(web.app.seen))
     while web.connections:
