@@ -117,7 +117,7 @@ def _fork_and_wait(body: Callable[[], int]) -> int:
 
 
 def _first_process(command: Sequence[str], cgroup: str, starter: int) -> int:
-    """Be process 1: prepare mounts and network, start the command, and reap every orphan until the command ends."""
+    """Run as process 1: prepare mounts and network, start the command, and reap every orphan until the command ends."""
     seen_from_outside = str(Path("/proc/self").readlink())  # this /proc is still that of the starter
     try:
         _prepare_mounts(Path(f"/proc/{starter}/ns/net"))

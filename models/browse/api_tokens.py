@@ -49,7 +49,7 @@ class ApiToken(Base):
     )
 
     id: Mapped[Serial]
-    key_id: Mapped[str] = mapped_column(unique=True, comment="public part of the token, by which the row is found")
+    key_id: Mapped[str] = mapped_column(unique=True, comment="public part of the token, which identifies the row")
     digest: Mapped[bytes] = mapped_column(LargeBinary, comment="SHA-256 of the secret part of the token")
     name: Mapped[str]
     scopes: Mapped[list[str]]
@@ -135,7 +135,7 @@ def log_in_person(
     `subject` identifies the person, whatever their name is. The person keeps the row of earlier logins, so that
     sessions with other rights end. After a revocation, the next login begins a new row.
 
-    Returns None if the rights are limited to accounts of which none exists.
+    Returns None if the rights are limited to accounts, and none of these accounts exists.
     """
     logins = None if rights.logins is None else sorted(login.lower() for login in rights.logins)
     accounts = None

@@ -50,9 +50,7 @@ class CatchUpRepository(Base):
     began_at: Mapped[datetime | None] = mapped_column(
         comment="start of the check in progress; NULL: no check is in progress"
     )
-    next_run: Mapped[int | None] = mapped_column(
-        comment="run with which the next tick continues the check; NULL: with the first run"
-    )
+    next_run: Mapped[int | None] = mapped_column(comment="next run of the check in progress; NULL: the first run")
     failures: Mapped[int] = mapped_column(server_default="0")
     not_before: Mapped[datetime | None]
     lists: Mapped[dict[str, Any]] = mapped_column(

@@ -55,7 +55,7 @@ class RunnerPod(Base):
     name: Mapped[str]
     uid: Mapped[str | None] = mapped_column(unique=True)
     attempt_id: Mapped[str] = mapped_column(
-        comment="id in an annotation of the Pod, by which a repeated creation recognises its own Pod"
+        comment="id in an annotation of the Pod, so that a repeated creation recognises its own Pod"
     )
     template_hash: Mapped[str]
     stamp_value: Mapped[str] = mapped_column(

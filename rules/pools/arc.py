@@ -100,7 +100,7 @@ _DEFAULTS: Mapping[str, str] = {
     "serviceAccountName": "the runners have the token of their namespace's default ServiceAccount",
     "workDir": "the runners work in /runner/_work",
 }
-"""What absent fields mean to actions-runner-controller, if a pool without the field behaves differently."""
+"""Meaning of absent fields to actions-runner-controller, if a pool without the field behaves differently."""
 
 NO_COUNTERPART = "it has no counterpart; check whether the pool needs it"
 _NEEDLESS = frozenset({"effectiveTime", "podManagementPolicy", "selector", "serviceName", "updateStrategy"})

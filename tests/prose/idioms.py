@@ -35,8 +35,8 @@ _IDIOMS = tuple(
         (r"\bfor want of\b|\banew\b|\bin its turn\b|\bat a check\b|\bcome to what\b", "use a common word"),
     )
 )
-_TITLE = re.compile(r"(?:What|Which|How|Who|Whose|Why|When|Where|Whether)\b")
-_TITLE_ADVICE = "start with a noun phrase or a verb"
+_TITLE = re.compile(r"(?:What|Which|How(?! many)|Who|Whose|Why|When|Where)\b|(?:Be|Have|Hear|Say|See|Stand for)\b")
+_TITLE_ADVICE = "start with a noun phrase or the verb of an operation"
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _NO_PROSE = re.compile(r"`[^`\n]*`|\]\([^)\s]*\)|\"[^\"\n]{1,60}\"")
 
@@ -62,10 +62,12 @@ def in_markdown(text: str) -> Iterator[Finding]:
 
 
 def in_python(source: str) -> Iterator[Finding]:
-    """Yield the idioms of every docstring of a module: its own, of classes and functions, and below assignments."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield from in_text(_NO_PROSE.sub(_blank, node.value.value), first_line=node.lineno)
-    if (title := ast.get_docstring(tree)) and (word := _TITLE.match(title)):
-        yield Finding(1, word.group(), _TITLE_ADVICE)
+    """Yield the idioms of a module: of each docstring, also below assignments, and of each column comment."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield from in_text(_NO_PROSE.sub(_blank, text), first_line=node.lineno)
+                if word := _TITLE.match(text):
+                    yield Finding(node.lineno, word.group(), _TITLE_ADVICE)
+            case ast.keyword(arg="comment", value=ast.Constant(value=str(text))):
+                yield from in_text(_NO_PROSE.sub(_blank, text), first_line=node.lineno)

@@ -63,8 +63,10 @@ def test_code_links_and_quotations_in_a_page_are_no_prose() -> None:
         ('"""Pods."""\n\n\ndef f():\n    """Return Pods.\n\n    It may not fail.\n    """\n', (7, "may not")),
         ('"""Pods."""\n\nLIMIT = 3\n"""Seconds, for so long."""\n', (4, "for so long")),
         ('"""What a Pod is asked."""', (1, "What")),
+        ('"""Pods."""\n\n\ndef f():\n    """Be the kubelet."""\n', (5, "Be")),
+        ('"""Pods."""\n\nname = column(\n    comment="Pods of which nothing is known"\n)\n', (4, "of which")),
     ],
-    ids=["module", "function", "assignment", "title"],
+    ids=["module", "function", "assignment", "title", "title of a function", "column comment"],
 )
 def test_docstrings_of_a_module_are_read(source: str, found: tuple[int, str]) -> None:
     assert [(finding.line, finding.words) for finding in in_python(source)] == [found]
@@ -72,6 +74,10 @@ def test_docstrings_of_a_module_are_read(source: str, found: tuple[int, str]) ->
 
 def test_comments_and_strings_of_a_module_are_no_docstrings() -> None:
     assert list(in_python('"""Pods."""\n\n# may not\nsentence = "of which"\n')) == []
+
+
+def test_number_may_begin_a_docstring() -> None:
+    assert list(in_python('"""How many Pods a pool gets."""')) == []
 
 
 def test_command_names_file_line_and_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,7 @@ _environment.globals |= {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a page shows: its template, the time of its read, and the values of the template.
+    """Content of a page: its template, the time of its read, and the values of the template.
 
     `live` is False if the page cannot change any more.
     """

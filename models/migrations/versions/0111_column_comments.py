@@ -21,7 +21,7 @@ COMMENTS = {
         "access_asked_at": "time at which GitHub said that another account owns the App; NULL while held: to be asked",
     },
     "api_tokens": {
-        "key_id": "public part of the token, by which the row is found",
+        "key_id": "public part of the token, which identifies the row",
         "digest": "SHA-256 of the secret part of the token",
         "accounts": "GitHub ids of the accounts that the caller may see; NULL: all accounts",
         "last_used_at": "time of the last use, updated at most once a minute",
@@ -40,7 +40,7 @@ COMMENTS = {
         "tried_at": "time at which the last check began or stopped",
         "checked_at": "start of the last complete check",
         "began_at": "start of the check in progress; NULL: no check is in progress",
-        "next_run": "run with which the next tick continues the check; NULL: with the first run",
+        "next_run": "next run of the check in progress; NULL: the first run",
         "lists": "last list of runs by status, with its etag; the next page of an unfinished job list",
         "settled": "etag of the job list of each run in which no job needed a repair",
     },
@@ -172,7 +172,7 @@ COMMENTS = {
         "reader": "process that has reserved the next list; NULL: none",
     },
     "runner_pods": {
-        "attempt_id": "id in an annotation of the Pod, by which a repeated creation recognises its own Pod",
+        "attempt_id": "id in an annotation of the Pod, so that a repeated creation recognises its own Pod",
         "stamp_value": "last known value of the claim annotation, which each write compares and replaces",
         "polled_at": "time of the last poll, updated at most once a minute",
         "gated_at": "time at which the Pod last had a scheduling gate, updated at most twice a minute; NULL: never",
