@@ -25,7 +25,7 @@ BEGAN = """
     WHERE e.started_at < :until
       AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
 """
-"""SQL query of jobs with their executions, of which some part was after `:since`, and the begin before `:until`."""
+"""SQL query of jobs with their executions that began before `:until` and did not end before `:since`."""
 
 
 class By(StrEnum):
