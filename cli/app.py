@@ -32,6 +32,7 @@ from cli import (
     sweeps,
     tokens,
     top,
+    traces,
     usage,
     verify_deploy,
 )
@@ -124,6 +125,7 @@ app.command("verify-deploy", rich_help_panel=INSTALL)(verify_deploy.verify_deplo
 app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
 app.command(rich_help_panel=INSTALL)(alerts.alerts)
 app.command(rich_help_panel=INSTALL)(grafana.grafana)
+app.command(rich_help_panel=INSTALL)(traces.traces)
 app.add_typer(hook.app, name="hook", rich_help_panel=RUN)
 pools.app.command("history")(changes.history)
 pools.app.command("pause")(pool_changes.pause)
