@@ -225,11 +225,12 @@ def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: Retr
 def read_pod(item: Json) -> PodSeen:
     """Return a Pod from its JSON."""
     metadata: Json = item["metadata"]
-    status: Json = item.get("status") or {}
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    spec, status = _part(item, "spec"), _part(item, "status")
+    labels, annotations = _part(metadata, "labels"), _part(metadata, "annotations")
+    owners, finalizers = metadata.get("ownerReferences") or (), metadata.get("finalizers") or ()
     containers = {each["name"]: each for each in status.get("containerStatuses") or ()}
-    poller, runner = containers.get("poller") or {}, containers.get("runner") or {}
-    ended, registered = _ended(runner), _ended(containers.get("register") or {})
+    poller, runner = _part(containers, "poller"), _part(containers, "runner")
+    ended, registered = _ended(runner), _ended(_part(containers, "register"))
     owner = str(labels.get(OWNER_LABEL, ""))
     unschedulable = _unschedulable(status)
     return PodSeen(
@@ -239,7 +240,7 @@ def read_pod(item: Json) -> PodSeen:
         pool=labels.get(POOL_LABEL),
         phase=status.get("phase") or "Pending",
         reason=status.get("reason") or _disruption(status),
-        node=(item.get("spec") or {}).get("nodeName"),
+        node=spec.get("nodeName"),
         terminating="deletionTimestamp" in metadata,
         owner=int(owner) if owner.isdecimal() else None,
         stamp=annotations.get(CLAIM_ANNOTATION),
@@ -253,27 +254,35 @@ def read_pod(item: Json) -> PodSeen:
         runner_exit_reason=ended.get("reason"),
         unschedulable=unschedulable is not None,
         waiting_reason=_waiting_reason_of(status, poller, runner),
-        poller_running="running" in (poller.get("state") or {}),
-        attachable_volumes=any(
-            set(volume) - {"name"} - _BOUND_TO_POD_OR_NODE for volume in (item.get("spec") or {}).get("volumes") or ()
-        ),
-        company=_company(item.get("spec") or {}, containers),
-        of_a_pool=any(
-            each.get("kind") == KIND and str(each.get("apiVersion", "")).startswith(f"{GROUP}/")
-            for each in metadata.get("ownerReferences") or ()
-        ),
-        of_a_set=any(each.get("kind") == "StatefulSet" for each in metadata.get("ownerReferences") or ()),
+        poller_running="running" in _part(poller, "state"),
+        attachable_volumes=any(set(each) - {"name"} - _BOUND_TO_POD_OR_NODE for each in spec.get("volumes") or ()),
+        company=_company(spec, containers),
+        of_a_pool=any(_is_pool(each) for each in owners),
+        of_a_set=any(each.get("kind") == "StatefulSet" for each in owners),
         deletion_at=_deletion_at(metadata),
-        started_at=datetime.fromisoformat(status["startTime"]) if status.get("startTime") else None,
-        active_deadline=(item.get("spec") or {}).get("activeDeadlineSeconds"),
-        exit_held=EXIT_FINALIZER in (metadata.get("finalizers") or ()),
-        ends_by=datetime.fromisoformat(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else None,
+        started_at=_time(status, "startTime"),
+        active_deadline=spec.get("activeDeadlineSeconds"),
+        exit_held=EXIT_FINALIZER in finalizers,
+        ends_by=_time(metadata, "deletionTimestamp"),
         no_node_because=unschedulable or "",
         register_exit_code=registered.get("exitCode"),
-        register_ended_at=datetime.fromisoformat(registered["finishedAt"]) if registered.get("finishedAt") else None,
-        gates=_names(each.get("name") for each in (item.get("spec") or {}).get("schedulingGates") or ()),
-        held_by=_names(each for each in metadata.get("finalizers") or () if each != EXIT_FINALIZER),
+        register_ended_at=_time(registered, "finishedAt"),
+        gates=_names(each.get("name") for each in spec.get("schedulingGates") or ()),
+        held_by=_names(each for each in finalizers if each != EXIT_FINALIZER),
     )
+
+
+def _part(of: Json, name: str) -> Json:
+    """Return an object inside another one. The API server leaves out empty objects, or sends null."""
+    return of.get(name) or {}
+
+
+def _time(of: Json, name: str) -> datetime | None:
+    return datetime.fromisoformat(of[name]) if of.get(name) else None
+
+
+def _is_pool(owner: Json) -> bool:
+    return owner.get("kind") == KIND and str(owner.get("apiVersion", "")).startswith(f"{GROUP}/")
 
 
 def _names(names: Iterable[str | None]) -> str:
@@ -296,10 +305,8 @@ def _deletion_at(metadata: Json) -> datetime | None:
 
     The deletionTimestamp of the API server is a later time: the end of the grace period.
     """
-    ends = metadata.get("deletionTimestamp")
-    if ends is None:
-        return None
-    return datetime.fromisoformat(ends) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    ends = _time(metadata, "deletionTimestamp")
+    return None if ends is None else ends - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
 def _disruption(status: Json) -> str | None:
@@ -313,7 +320,7 @@ def _company(spec: Json, containers: Mapping[str, Json]) -> bool:
 
 
 def _ended(container: Json) -> Json:
-    return (container.get("state") or {}).get("terminated") or {}
+    return _part(_part(container, "state"), "terminated")
 
 
 def _waiting_reason_of(status: Json, *containers: Json) -> str | None:

@@ -9,7 +9,7 @@ caller must send after the commit.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -98,52 +98,28 @@ def apply(
     Raises `Contended`, `StartOver`, or the error of Postgres if Postgres refuses a row. In each case no event was
     applied.
     """
-    firsts: dict[str, Received] = {}
-    for received in events:
-        firsts.setdefault(received.guid, received)
-    ordered = sorted(firsts.values(), key=lambda r: (r.event.job_id, ACTIONS.index(r.event.action), r.guid))
+    ordered = _in_order(events)
     wait = lock_ms is None
     known = _states_of(db, {received.event.job_id for received in ordered}, lock_ms=lock_ms)
     new = [received.event for received in ordered if received.event.job_id not in known]
+    # The other jobs are past the state `waiting`, so their accounts have rows.
     routed = [r.event for r in ordered if known.get(r.event.job_id, JobState.WAITING) == JobState.WAITING]
-    if routed:  # the other jobs are past the state `waiting`, so their accounts have rows
-        held = ensure_accounts(
-            db,
-            [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in routed],
-            budget=budget,
-            access=access,
-            now=now,
-        )
-        if stuck := frozenset(event.job_id for event in new if event.owner_id in held and not wait):
-            raise Contended(stuck)
+    held = _ensure_accounts(db, routed, budget=budget, access=access, now=now)
+    if not wait and (stuck := frozenset(event.job_id for event in new if event.owner_id in held)):
+        raise Contended(stuck)
     router = _Router(db, [received.event for received in ordered], now=now)
     fresh, inserted = _insert(db, ordered, new, router, now=now, who=who)
     applied = [received.event for received in ordered if received.guid in fresh]
-    # A job that another process has just inserted is neither in `known` nor in `inserted`. For such a job, the guard
-    # of the transition decides.
-    readied = [
-        event
-        for event in applied
-        if event.action == "queued"
-        and not _is_waiting(event)
-        and event.job_id not in inserted
-        and known.get(event.job_id, JobState.WAITING) == JobState.WAITING
-    ]
+    readied = _readied(applied, known, inserted)
     moved = [event for event in applied if _has_started(event)]
     locked = binding_locks.lock(db, moved, others=[event.job_id for event in readied], wait=wait)
     ready = _make_ready(db, readied, router, now=now, who=who)
     bound = bindings.apply(db, locked, moved, now=now, who=who)
-    seen: set[str] = set()
-    outcomes: list[Outcome] = []
-    for received in events:
-        first = received.guid in fresh and received.guid not in seen
-        outcomes.append(Outcome.ACCEPTED if first else Outcome.DUPLICATE)
-        seen.add(received.guid)
     started = {event.job_id for event in moved}
     matchable = {pool_id for job_id, pool_id in inserted.items() if job_id not in started} | ready.pools
     asks = {event.run_id for event in applied if event.job_id in inserted and router.asks(event)} | ready.asks
     return Applied(
-        outcomes=tuple(outcomes),
+        outcomes=_outcomes(events, fresh),
         wakes=frozenset({pool_id for pool_id in matchable if pool_id is not None} | bound.wakes),
         releases=tuple(bound.releases),
         reconcile=frozenset(bound.reconcile),
@@ -152,6 +128,56 @@ def apply(
         asks=frozenset(asks),
         strangers=router.strangers,
     )
+
+
+def _ensure_accounts(
+    db: Connection, events: Sequence[WorkflowJobEvent], *, budget: Budget, access: Access, now: datetime
+) -> Collection[int]:
+    """Insert the accounts of events that have no row, and return the ids of accounts that another session has locked."""
+    if not events:
+        return ()
+    new = [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in events]
+    return ensure_accounts(db, new, budget=budget, access=access, now=now)
+
+
+def _readied(
+    applied: Sequence[WorkflowJobEvent], known: Mapping[int, str], inserted: Collection[int]
+) -> list[WorkflowJobEvent]:
+    """Return the events that say that a job no longer waits for its environment.
+
+    A job that another process has just inserted is neither in `known` nor in `inserted`. For such a job, the guard of
+    the transition decides.
+    """
+    return [
+        event
+        for event in applied
+        if _is_ready(event)
+        and event.job_id not in inserted
+        and known.get(event.job_id, JobState.WAITING) == JobState.WAITING
+    ]
+
+
+def _in_order(events: Sequence[Received]) -> list[Received]:
+    """Return the first delivery of each GUID, by job, and in the order in which the actions of a job happen."""
+    firsts: dict[str, Received] = {}
+    for received in events:
+        firsts.setdefault(received.guid, received)
+    return sorted(firsts.values(), key=lambda r: (r.event.job_id, ACTIONS.index(r.event.action), r.guid))
+
+
+def _outcomes(events: Sequence[Received], fresh: Collection[str]) -> tuple[Outcome, ...]:
+    """Return the outcome of each delivery. `fresh` are the GUIDs that no row had before."""
+    seen: set[str] = set()
+    outcomes: list[Outcome] = []
+    for received in events:
+        first = received.guid in fresh and received.guid not in seen
+        outcomes.append(Outcome.ACCEPTED if first else Outcome.DUPLICATE)
+        seen.add(received.guid)
+    return tuple(outcomes)
+
+
+def _is_ready(event: WorkflowJobEvent) -> bool:
+    return event.action == "queued" and not _is_waiting(event)
 
 
 def _has_started(event: WorkflowJobEvent) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -111,64 +111,73 @@ def record_pods(
         ours = [(pod.namespace, pod.name, pod.attempt_id) for pod in pods if pod.held and pod.ours]
         pod_births.drop_hiding(db, pods=ours, listed_at=listed_at)
         pod_facts.record_present(db, held, listed_at=listed_at)
-    known = {
-        row.name: row
-        for row in db.execute(
-            text(
-                "SELECT id, name, uid, attempt_id, terminal_at, poller_ended_at FROM runner_pods WHERE pool_id = :id"
-                " AND namespace = ANY(:namespaces) AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"
-            ),
-            {"id": pool_id, "namespaces": list({pod.namespace for pod in pods}), "names": [pod.name for pod in pods]},
-        )
-    }
+    known = _open_rows(db, pool_id, pods)
     changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
     free = _lock_free(db, changing)
     over: list[str] = []
     # Rows are always locked in the order of their ids. Known rows come first, and new rows follow.
     for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
-        if row is not None and row.id not in free:
-            continue
-        if row is None and not pod.ours:
-            continue
-        if row is None:
-            pod_births.insert_seen(
-                db,
-                pool_id=pool_id,
-                namespace=pod.namespace,
-                name=pod.name,
-                uid=pod.uid,
-                attempt_id=pod.attempt_id,
-                template_hash=pod.template_hash,
-                stamp_value=pod.stamp_value,
-                created_at=pod.created_at,
-            )
-        elif row.uid is None and row.attempt_id == pod.attempt_id:
-            # The response to the creation was lost. A row that was given up in the meantime is reopened.
-            pod_births.adopt(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.template_hash)
-        if pod.over and (row is None or row.terminal_at is None):
-            # A Pod that is over, never polled and is not terminal is a failed start. The plan counts and retires it.
-            seen = pod_facts.record_over(
-                db,
-                pod.uid,
-                poller_exit_code=pod.poller_exit_code,
-                runner_exit_code=pod.runner_exit_code,
-                reason=pod.exit_reason,
-                served=pod.terminal or pod.poller_exit_code == 0,
-                now=now,
-            )
-            if seen:
+        if (row.id in free) if row is not None else pod.ours:
+            _record_birth(db, pool_id, pod, row)
+            if pod.over and (row is None or row.terminal_at is None) and _record_over(db, pod, now=now):
                 over.append(pod.uid)
-    ended = [
-        pod.uid
-        for pod in pods
-        if pod.poller_exit_code is not None
-        and not pod.terminal
-        and (pod.name not in known or known[pod.name].poller_ended_at is None)
-    ]
+    ended = [pod.uid for pod in pods if _only_poller_ended(known.get(pod.name), pod)]
     if ended:
         pollers_ended(db, ended, now=now)
     return over
+
+
+def _open_rows(db: Connection, pool_id: int, pods: Sequence[PodFacts]) -> Mapping[str, Row[Any]]:
+    """Return the rows of Pods with these names that are not gone or have no UID, by the name of the Pod."""
+    rows = db.execute(
+        text(
+            "SELECT id, name, uid, attempt_id, terminal_at, poller_ended_at FROM runner_pods WHERE pool_id = :id"
+            " AND namespace = ANY(:namespaces) AND name = ANY(:names) AND (gone_at IS NULL OR uid IS NULL)"
+        ),
+        {"id": pool_id, "namespaces": list({pod.namespace for pod in pods}), "names": [pod.name for pod in pods]},
+    )
+    return {row.name: row for row in rows}
+
+
+def _record_birth(db: Connection, pool_id: int, pod: PodFacts, row: Row[Any] | None) -> None:
+    """Insert the row of a Pod that has none, or record the UID of a Pod whose creation was not answered."""
+    if row is None:
+        pod_births.insert_seen(
+            db,
+            pool_id=pool_id,
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            attempt_id=pod.attempt_id,
+            template_hash=pod.template_hash,
+            stamp_value=pod.stamp_value,
+            created_at=pod.created_at,
+        )
+    elif row.uid is None and row.attempt_id == pod.attempt_id:
+        # The response to the creation was lost. A row that was given up in the meantime is reopened.
+        pod_births.adopt(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.template_hash)
+
+
+def _record_over(db: Connection, pod: PodFacts, *, now: datetime) -> bool:
+    """Record how a Pod ended. Return False if its row had this already.
+
+    A Pod that is over, never polled and is not terminal is a failed start. The plan counts and retires it.
+    """
+    return pod_facts.record_over(
+        db,
+        pod.uid,
+        poller_exit_code=pod.poller_exit_code,
+        runner_exit_code=pod.runner_exit_code,
+        reason=pod.exit_reason,
+        served=pod.terminal or pod.poller_exit_code == 0,
+        now=now,
+    )
+
+
+def _only_poller_ended(row: Row[Any] | None, pod: PodFacts) -> bool:
+    """Return True if the poller of a Pod that still runs has ended, and its row does not say so."""
+    return pod.poller_exit_code is not None and not pod.terminal and (row is None or row.poller_ended_at is None)
 
 
 def record_end(db: Connection, *, pool_id: int, pod: PodFacts, now: datetime) -> list[str]:

@@ -425,26 +425,40 @@ def _retirements(
     replaced after warm Pods, and never because of their age.
     """
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
-    seen = [pod for pod in kept if pod.seen and not pod.unborn]
+    seen = sorted((pod for pod in kept if pod.seen and not pod.unborn), key=_dispensable)
     starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
-    unresponsive = sorted((pod for pod in seen if pod.state is PodState.UNRESPONSIVE), key=_dispensable)
-    warm = sorted((pod for pod in seen if pod.state is PodState.WARM), key=_dispensable)
-    busy = sorted((pod for pod in seen if pod.asks_github), key=_dispensable)
     why = Why.DRAINED if pool.leaving else Why.FORBIDDEN if pool.forbidden else Why.SURPLUS
-    starting_first = sorted(starting, key=lambda pod: (not pod.unschedulable, _dispensable(pod)))
-    # A runner that is registering, or that GitHub does not know any more, might never serve. It makes no other surplus.
-    serving = sum(pod.serves and not pod.marked for pod in kept)
-    usable = [*warm, *busy][: max(0, serving - pool.wanted)]
-    surplus = [*unresponsive, *starting_first, *usable][: max(0, too_many - len(gone))]
+    surplus = _in_order_of_surplus(pool, kept, seen, starting)[: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.serves and pod.id not in gone and not pod.marked for pod in kept)
     # One surge Pod allows one old Pod to be retired.
     allowed = min(max(share_of(pool), surge_of(pool)), unavailable_of(pool) + available - pool.wanted)
+    replaced = [each for each in _replaceable(pool, seen, now) if each.id not in gone]
+    return [*gone.values(), *replaced[: max(0, allowed)]]
+
+
+def _in_order_of_surplus(
+    pool: ObservedPool, kept: Sequence[ObservedPod], seen: Sequence[ObservedPod], starting: Sequence[ObservedPod]
+) -> list[ObservedPod]:
+    """Return the Pods that a pool with too many Pods may retire, most dispensable first.
+
+    `seen` and `starting` are in the order of `_dispensable`.
+    """
+    unresponsive = [pod for pod in seen if pod.state is PodState.UNRESPONSIVE]
+    without_node_first = sorted(starting, key=lambda pod: not pod.unschedulable)
+    usable = [*(pod for pod in seen if pod.state is PodState.WARM), *(pod for pod in seen if pod.asks_github)]
+    # A runner that is registering, or that GitHub does not know any more, might never serve. It makes no other surplus.
+    serving = sum(pod.serves and not pod.marked for pod in kept)
+    return [*unresponsive, *without_node_first, *usable[: max(0, serving - pool.wanted)]]
+
+
+def _replaceable(pool: ObservedPool, seen: Sequence[ObservedPod], now: datetime) -> list[Retirement]:
+    """Return the Pods that a new Pod should replace, in the order of `seen` within each reason."""
+    warm = [pod for pod in seen if pod.state is PodState.WARM]
     fit = (pod for pod in warm if not pod.stale and not pod.cordoned)
     old = [Retirement(pod.id, Why.AGE) for pod in fit if _is_old(pool, pod, now)]
-    replaced = [each for each in (*_outdated(warm), *old, *_outdated(busy)) if each.id not in gone]
-    return [*gone.values(), *replaced[: max(0, allowed)]]
+    return [*_outdated(warm), *old, *_outdated([pod for pod in seen if pod.asks_github])]
 
 
 def _outdated(pods: Sequence[ObservedPod]) -> list[Retirement]:

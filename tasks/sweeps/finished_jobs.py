@@ -33,7 +33,7 @@ from ostler.errors import UpstreamError
 from ostler.task_names import FINISHED_JOBS
 from rules.claims.machines import ClaimState
 from rules.sweeps.nodes import OVERDUE_AFTER
-from rules.sweeps.orphans import FinishedPod, RunnerCheck, judge_finished
+from rules.sweeps.orphans import FinishedPod, RunnerCheck, Verdict, judge_finished
 from rules.sweeps.reaping import Expect
 from rules.sweeps.runner_checks import CHECKS_APART, RunnerList
 from rules.sweeps.unresolved import LONGEST_EXECUTING
@@ -46,6 +46,7 @@ from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.nodes import gone_now
+from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
@@ -93,18 +94,40 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
             why="GitHub's runner list is older than the end of the job",
         )
         return
+    seen = _see(pod, listed)
+    verdict = _judge(rt, pod, listed, seen)
+    if not tick.dry:
+        free, at = seen != "busy", listed.taken_at
+        absent = None if pod.executed_over_at is None else seen == "absent"
+        rt.transaction(claim_checks.set_free, pod.claim_id, free=free, absent=absent, since=pod.since, at=at)
+    if verdict.keep:
+        log.info("finished_jobs.pod_not_retired", pod=pod.pod_name, why=verdict.reason)
+    elif not _ends_by_itself(rt, pod):
+        _end_pod(tick, pod, verdict)
+
+
+def _hurried(pod: orphans.Finished) -> bool:
+    """Return True if the Pod is checked before its time, because its node is gone."""
+    return pod.on_gone_node and not pod.overdue
+
+
+def _see(pod: orphans.Finished, listed: RunnerList) -> RunnerCheck:
+    """Return what GitHub's list says about the runner. Before its time, a Pod's runner counts as busy while online."""
     runner = listed.runners.get(pod.runner_name)
-    hurried = pod.on_gone_node and not pod.overdue
-    taken = runner is not None and (runner.busy or (hurried and runner.online))
-    seen: RunnerCheck = "absent" if runner is None else "busy" if taken else "idle"
-    verdict = judge_finished(
+    if runner is None:
+        return "absent"
+    return "busy" if runner.busy or (_hurried(pod) and runner.online) else "idle"
+
+
+def _judge(rt: Runtime, pod: orphans.Finished, listed: RunnerList, seen: RunnerCheck) -> Verdict:
+    return judge_finished(
         FinishedPod(
             job_over=pod.job_over,
             outlasts=pod.outlasts,
             job_over_seconds=None if pod.executed_over_at is None else listed.age_of(pod.executed_over_at),
             runner=seen,
             free_for_seconds=None if pod.free_since is None else listed.age_of(pod.free_since),
-            node_gone="the node of the Pod is gone" if hurried else None,
+            node_gone="the node of the Pod is gone" if _hurried(pod) else None,
             absent_for_seconds=None if pod.absent_since is None else listed.age_of(pod.absent_since),
             overdue=pod.overdue or pod.on_gone_node,
         ),
@@ -112,33 +135,21 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
         job_over_after=rt.timings.finished_job_after,
         absent_after=rt.timings.lingering_after,
     )
-    if not tick.dry:
-        free, at = seen != "busy", listed.taken_at
-        absent = None if pod.executed_over_at is None else seen == "absent"
-        rt.transaction(claim_checks.set_free, pod.claim_id, free=free, absent=absent, since=pod.since, at=at)
-    if verdict.keep:
-        log.info("finished_jobs.pod_not_retired", pod=pod.pod_name, why=verdict.reason)
-        return
+
+
+def _ends_by_itself(rt: Runtime, pod: orphans.Finished) -> bool:
+    """Read the Pod and its node. Return True if the Pod is over or ends by itself, or if its node is back."""
     living = get_pod(rt.kube, namespace=pod.namespace, name=pod.pod_name, policy=calls(SWEEP_ROW))
     if living is None or living.uid != pod.pod_uid or living.is_over:
-        return  # the Pod ended by itself, and the reconciler handles it
-    node_gone = pod.on_gone_node and living.node is not None and gone_now(rt, living.node).gone is not None
-    ends = living.terminating and not living.is_overdue(now=utcnow(), after=OVERDUE_AFTER)
-    if not node_gone and (ends or hurried):
-        return  # the Pod ends by itself, or its node is back
-    case = Case(
-        what="retire",
-        why=verdict.reason,
-        claim_id=pod.claim_id,
-        job_id=pod.job_id,
-        pod_uid=pod.pod_uid,
-        runner_name=pod.runner_name,
-        before=pod.state,
-        kills=True,
-        witnesses=verdict.witnesses,
-        proof=verdict.proof,
-        expects=Expect.POD_GONE,
-    )
+        return True  # the reconciler handles the end
+    if pod.on_gone_node and living.node is not None and gone_now(rt, living.node).gone is not None:
+        return False
+    return _hurried(pod) or (living.terminating and not living.is_overdue(now=utcnow(), after=OVERDUE_AFTER))
+
+
+def _end_pod(tick: Tick, pod: orphans.Finished, verdict: Verdict) -> None:
+    """End the claim and retire the Pod, unless GitHub refuses to remove the runner of an executing claim."""
+    rt = tick.rt
     executing = pod.state == ClaimState.EXECUTING
     asks = executing and not tick.dry and pod.job_id is not None and pod.asks_for is not None
     job_outcome = ask_job_outcome(
@@ -151,14 +162,23 @@ def check(tick: Tick, pod: orphans.Finished, listed: RunnerList) -> None:
     )
 
     def remove() -> None:
-        """Remove the runner while its claim is live.
-
-        If the runner has just taken a job, GitHub refuses the removal and the claim stays live.
-        """
+        # The runner is removed while its claim is live: if it has just taken a job, GitHub refuses the removal.
         deregister(rt, tick.read(registrations_of, pod.claim_id), policy=SWEEP_ROW)
 
     reaped = tick.repair(
-        case,
+        Case(
+            what="retire",
+            why=verdict.reason,
+            claim_id=pod.claim_id,
+            job_id=pod.job_id,
+            pod_uid=pod.pod_uid,
+            runner_name=pod.runner_name,
+            before=pod.state,
+            kills=True,
+            witnesses=verdict.witnesses,
+            proof=verdict.proof,
+            expects=Expect.POD_GONE,
+        ),
         lambda db: orphans.reap_finished(
             db, pod, job_outcome, why=verdict.reason, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
         ),
