@@ -233,8 +233,10 @@ def allow(
     )
 
 
-def wake(pools: Sequence[int]) -> None:
+def wake(pools: Sequence[int], *, release: int | None = None) -> None:
     """Wake the matcher for `pools`, and wake the sweep `rematch`, so that a change takes effect at once.
+
+    If `release` is given, the release of this claim is continued at once. Its row is committed already.
 
     If Redis is not configured or does not answer, the command prints a note. The sweeps then apply the change within a
     minute (law L6).
@@ -242,25 +244,24 @@ def wake(pools: Sequence[int]) -> None:
     import redis
     from kombu.exceptions import KombuError, OperationalError
 
-    from ostler.task_names import REMATCH
+    from ostler.task_names import RELEASE, REMATCH
     from ostler.wakes import Waker
 
     redis_url = load_stores().redis_url
     if redis_url is None:
-        typer.echo(
-            "OSTLER_REDIS_URL is not set, so no worker was woken: held jobs get the change within a minute", err=True
-        )
+        typer.echo("OSTLER_REDIS_URL is not set, so no worker was woken: jobs get the change within a minute", err=True)
         return
     waker = Waker(redis_url)
     try:
         for pool in pools:
             waker.wake(pool)
         waker.send(REMATCH)
+        if release is not None:
+            waker.send(RELEASE, claim_id=release)
     except (redis.RedisError, KombuError, OperationalError, OSError) as error:
         where, why = endpoint(redis_url.reveal()), reason_of(error)
         typer.echo(
-            f"Redis at {where} does not answer ({why}), so no worker was woken: held jobs get the change within a "
-            "minute",
+            f"Redis at {where} does not answer ({why}), so no worker was woken: jobs get the change within a minute",
             err=True,
         )
     finally:

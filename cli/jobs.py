@@ -1,16 +1,18 @@
-"""`ostler jobs` and `ostler job ID`: list jobs, and explain why one job waits."""
+"""`ostler jobs`, `ostler job ID` and `ostler job requeue ID`: list jobs, explain one job, and queue it again."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from cli import remote
-from cli.accounts import account_id
-from cli.output import BIGGEST_ID, Json, Limit, age, fail, print_json, print_more, query
+from cli.accounts import account_id, wake
+from cli.output import BIGGEST_ID, Json, Limit, age, author, fail, print_json, print_more, query
 from cli.pools import pool_id
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
 from cli.timeline import print_timeline
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sqlalchemy import Connection
+
+    from models.sweeps import requeues
+    from rules.waiting.steps import Explanation
 
 
 def jobs(
@@ -131,11 +136,24 @@ def _listed(
     return [shown(row, now=now) for row in page.rows], page.next_id is not None
 
 
-def job(
-    job_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID", help="GitHub's id of the job")],
-    as_json: Json = False,
-    wide: Wide = False,
-) -> None:
+class JobCommands(TyperGroup):
+    """The commands about one job. An id instead of the name of a command explains the job."""
+
+    default = "show"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. The name of the default command is added if they name no command."""
+        named = args[:1] and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if named else [self.default, *args])
+
+
+app = typer.Typer(cls=JobCommands, help="Explain one job (`ostler job ID`), or queue a job again.")
+
+JobId = Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID", help="GitHub's id of the job")]
+
+
+@app.command("show")
+def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
     """Explain one job: its state, the reason, a cure, and its history.
 
     With OSTLER_API_URL, the command asks the REST API instead of Postgres.
@@ -167,6 +185,40 @@ def job(
         _print_checks(why["checks"], wide=wide)
         console.print()
     print_timeline(found["timeline"], wide=wide)
+
+
+@app.command("requeue")
+def requeue(job_id: JobId, as_json: Json = False) -> None:
+    """Clear the hold and the backoff of a queued job, or ask for the release of the claim of a claimed job.
+
+    The command never ends a claim. A release needs GitHub's proof that the runner does not execute the job.
+    """
+    from models.browse.jobs import job_story
+    from models.sweeps.requeues import requeue as ask
+
+    by, timings = author(), read(Timed).timings
+
+    def body(db: Connection) -> tuple[requeues.Requeued, Explanation] | None:
+        done = ask(db, job_id, by=by)
+        story = job_story(db, job_id, timings=timings, now=by.at)
+        return None if done is None or story is None else (done, story.why)
+
+    found = query(body)
+    if found is None:
+        fail(f"there is no job {job_id}; `ostler jobs` lists the known jobs")
+    done, why = found
+    if done.action.refused:
+        fail(done.message)
+    wake([] if done.wakes is None else [done.wakes], release=done.releases)
+    if as_json:
+        print_json({"action": done.action, "message": done.message, "why": asdict(why)})
+        return
+    typer.echo(done.message)
+    typer.echo(why.summary)
+    if why.cure is not None:
+        typer.echo(f"What helps: {why.cure}")
+    if why.next_at is not None:
+        typer.echo(f"Next try: {why.next_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 def _told(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | None:

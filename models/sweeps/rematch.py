@@ -18,6 +18,7 @@ from models.pools.pools import routes
 from models.routing.runner_groups import GroupBook, Wanted
 from models.tables import job_holds
 from models.tables.offers import offering
+from models.upstream import backoffs
 from models.upstream.backoffs import WaitBook, keys_of
 from rules.routing.access import Access
 from rules.routing.forks import Origin
@@ -257,6 +258,29 @@ def rematch_run(db: Connection, run_id: int, *, now: datetime) -> Rematched:
     return _match(db, rows, _Router(db, rows, now=now), now=now)
 
 
+def route_at_once(db: Connection, job_id: int, *, now: datetime) -> Route:
+    """Route a queued job again without regard to its backoffs, and return its route. The caller has locked the job.
+
+    A job that is not held any more becomes the probe of its backoffs, so that its failure makes their waits longer.
+    """
+    rows = db.execute(
+        text(f"SELECT {_COLUMNS} FROM jobs j {_BESIDE} WHERE j.id = :id"), {"id": job_id, "now": now}
+    ).all()
+    to, keys = _Router(db, rows, now=now).kind(rows[0])
+    job_holds.route(
+        db,
+        job_id,
+        pool_id=to.pool_id,
+        reason=to.hold,
+        detail=_detail(rows[0], to),
+        not_before=to.not_before,
+        now=now,
+    )
+    if to.hold is None:
+        backoffs.set_probe(db, keys, job_id=job_id, now=now)
+    return to
+
+
 def _rematched(now: datetime) -> dict[str, Any]:
     return {"holds": [str(hold) for hold in _LIFTED_HERE], "now": now, "recently": now - RECENTLY}
 
@@ -271,7 +295,7 @@ class _Router:
         self._by_id = {pool.id: pool for pool in self._pools}
         self._book = GroupBook(db, now=now)
         self._kinds: dict[tuple[Any, ...], tuple[Route, Sequence[tuple[str, str]]]] = {}
-        self._waits = WaitBook(db, (key for row in rows for key in self._kind(row)[1]), now=now)
+        self._waits = WaitBook(db, (key for row in rows for key in self.kind(row)[1]), now=now)
 
     @functools.cached_property
     def _ready(self) -> frozenset[int]:
@@ -284,12 +308,12 @@ class _Router:
 
         This method does not make the job the probe of a backoff (`models.upstream.backoffs`).
         """
-        to, keys = self._kind(row)
+        to, keys = self.kind(row)
         return to if to.hold is not None else _waiting(to, self._waits.in_force(keys, free=_free(row)))
 
     def route_locked(self, row: Row[Any]) -> Route:
         """Return the route of a locked job. The job might become the probe of a backoff whose wait is over."""
-        to, keys = self._kind(row)
+        to, keys = self.kind(row)
         if to.hold is not None:
             return to
         free = _free(row)
@@ -298,14 +322,14 @@ class _Router:
 
     def changes(self, row: Row[Any]) -> bool:
         """Return True if a job must be locked: its route has changed, or it might become the probe of a backoff."""
-        to, keys = self._kind(row)
+        to, keys = self.kind(row)
         return _differs(row, self.route(row)) or (to.hold is None and self._waits.lets_one_past(keys, free=_free(row)))
 
     def asks(self, row: Row[Any]) -> bool:
         """Return True if GitHub must be asked where the run of a job comes from."""
-        return self._kind(row)[0].hold is HoldReason.ORIGIN_UNKNOWN and bool(row.may_ask)
+        return self.kind(row)[0].hold is HoldReason.ORIGIN_UNKNOWN and bool(row.may_ask)
 
-    def _kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
+    def kind(self, row: Row[Any]) -> tuple[Route, Sequence[tuple[str, str]]]:
         """Return the route of a job without regard to backoffs, and the keys of the backoffs that can hold the job.
 
         The result is computed once for all jobs with equal properties.

@@ -344,6 +344,21 @@ def allow_probe(
     return lifted[0] if lifted else None
 
 
+def set_probe(db: Connection, keys: Sequence[tuple[str, str]], *, job_id: int, now: datetime) -> None:
+    """Make a job that a person queued again the probe of its backoffs. Backoffs with locked rows are skipped."""
+    db.execute(
+        text("""
+            UPDATE backoffs SET probed_at = :now, probe_job_id = :job
+            WHERE (kind, key) IN (
+                SELECT kind, key FROM backoffs
+                WHERE (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
+                  AND failures > 0
+                ORDER BY kind, key FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"now": now, "job": job_id, "kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """An existing backoff.

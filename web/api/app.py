@@ -19,16 +19,16 @@ from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import Gate
 from web.api.limited import refuse_limited
-from web.api.problems import MEDIA_TYPE, FieldProblem, Problem
+from web.api.problems import COMPONENTS, FieldProblem, Problem, problem_of
 from web.api.schema import RESPONSES
 from web.process.publisher import Publisher
 
 _DESCRIPTION = """
 Read jobs, claims, Pods, pools, accounts, repairs and changes. Set the budget, the weight and the access of an account,
-and pause sweeps.
+queue a job again, and pause sweeps.
 
 **Token.** Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` creates a token and
-prints it once. GET needs the scope `read`, and PUT needs the scope `write`. On this page, press *Authorize* first.
+prints it once. GET needs the scope `read`. PUT and POST need the scope `write`. On this page, press *Authorize* first.
 
 **Limited tokens.** A token that was created with `--account LOGIN` reads only the jobs, claims, Pods and numbers of
 this account. Objects of other accounts answer 404. Paths that show or change the whole fleet answer 403.
@@ -37,9 +37,6 @@ this account. Objects of other accounts answer 404. Paths that show or change th
 
 **Errors** are `application/problem+json` (RFC 9457) and name the wrong field.
 """
-
-
-_COMPONENTS = "#/components/schemas/"
 
 
 class _Api(FastAPI):
@@ -54,7 +51,7 @@ class _Api(FastAPI):
         if self.openapi_schema is None:
             described = super().openapi()
             _, made = models_json_schema(
-                [(model, "serialization") for model in (FieldProblem, Problem)], ref_template=f"{_COMPONENTS}{{model}}"
+                [(model, "serialization") for model in (FieldProblem, Problem)], ref_template=f"{COMPONENTS}{{model}}"
             )
             described["components"]["schemas"] |= made["$defs"]
             for parameter in _parameters(described):
@@ -80,11 +77,11 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
             Depends(HTTPBearer(auto_error=False, description="made by `ostler token create`")),
             Depends(refuse_limited),
         ],
-        responses={status: _problem(told["description"]) for status, told in RESPONSES.items()},
+        responses={status: problem_of(told["description"]) for status, told in RESPONSES.items()},
     )
     problems.install(api)
-    missing: dict[int | str, dict[str, Any]] = {404: _problem("No object has this id")}
-    api.include_router(jobs.router(database, cursors, settings.timings), responses=missing)
+    missing: dict[int | str, dict[str, Any]] = {404: problem_of("No object has this id")}
+    api.include_router(jobs.router(database, cursors, publisher, settings.timings), responses=missing)
     api.include_router(claims.router(database, cursors), responses=missing)
     api.include_router(pods.router(database, cursors), responses=missing)
     api.include_router(pools.router(database, cursors), responses=missing)
@@ -121,10 +118,3 @@ def _drop_null(parameter: dict[str, Any]) -> None:
     if len(kinds) == 1:
         del schema["anyOf"]
         parameter["schema"] = kinds[0] | schema
-
-
-def _problem(description: str) -> dict[str, Any]:
-    return {
-        "description": description,
-        "content": {MEDIA_TYPE: {"schema": {"$ref": f"{_COMPONENTS}{Problem.__name__}"}}},
-    }

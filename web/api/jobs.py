@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
 from models.browse.jobs import JobFilter, JobStory, job_story, list_jobs, shown, told
 from models.browse.timeline import Moment
+from models.sweeps import requeues
 from ostler.clock import utcnow
+from ostler.task_names import RELEASE
 from ostler.timings import Timings
+from rules.changes import Author
 from rules.claims.machines import JobState
+from rules.claims.requeues import Requeue
 from rules.routing.holds import HoldReason
 from rules.waiting.steps import Explanation
 from web.api.cursors import Cursors
 from web.api.database import Database
+from web.api.gate import author
 from web.api.limited import Visible
-from web.api.problems import not_found
+from web.api.problems import Refusal, not_found, problem_of
 from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
+from web.process.publisher import Publisher
 
 
 class Jobs(Listing):
@@ -93,7 +100,34 @@ class JobDetail(Job):
     timeline: list[Moment] = Field(description="transitions of the job and its claims, oldest first")
 
 
-def router(database: Callable[[], Database], cursors: Cursors, timings: Timings) -> APIRouter:
+class Requeued(Shown):
+    """What a request to queue a job again did. The job is queued again only when GitHub has removed its runner."""
+
+    action: Requeue
+    message: str = Field(examples=["The hold of the job is cleared. It gets the next free Pod of its turn."])
+    why: Explanation
+
+
+async def queue_again(database: Database, publisher: Publisher, job_id: int, *, by: Author) -> requeues.Requeued:
+    """Queue a job again as far as this is safe, and send the hints for its next steps.
+
+    Raises Refusal (404) if there is no such job, and Refusal (409) if the job cannot be queued again.
+    """
+    done = await database.run(lambda db: requeues.requeue(db, job_id, by=by))
+    if done is None:
+        raise not_found("job")
+    if done.action.refused:
+        raise Refusal(HTTPStatus.CONFLICT, "not-queued-again", "The job cannot be queued again", done.message)
+    if done.wakes is not None:
+        publisher.wake([done.wakes])
+    if done.releases is not None:
+        publisher.send(RELEASE, claim_id=done.releases)
+    return done
+
+
+def router(
+    database: Callable[[], Database], cursors: Cursors, publisher: Callable[[], Publisher], timings: Timings
+) -> APIRouter:
     """Return the routes of jobs. `timings` are those of the matcher."""
     routes = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -109,7 +143,7 @@ def router(database: Callable[[], Database], cursors: Cursors, timings: Timings)
             "next_cursor": cursors.make(listing, page.next_id),
         }
 
-    async def read(job_id: int, accounts: Visible, *, now: datetime) -> JobStory:
+    async def read(job_id: int, accounts: frozenset[int] | None, *, now: datetime) -> JobStory:
         story = await database().run(lambda db: job_story(db, job_id, timings=timings, now=now, accounts=accounts))
         if story is None:
             raise not_found("job")
@@ -118,6 +152,18 @@ def router(database: Callable[[], Database], cursors: Cursors, timings: Timings)
     @routes.get("/{job_id}/explanation", summary="Explain what a job waits for", response_model=Explanation)
     async def explanation(job_id: Id, accounts: Visible) -> Explanation:
         return (await read(job_id, accounts, now=utcnow())).why
+
+    @routes.post(
+        "/{job_id}/requeue",
+        summary="Clear the holds of a job, or ask for the release of its claim",
+        response_model=Requeued,
+        responses={409: problem_of("The job is completed, waits for GitHub, or is executed by a runner")},
+    )
+    async def ask_requeue(job_id: Id, request: Request) -> dict[str, Any]:
+        now = utcnow()
+        done = await queue_again(database(), publisher(), job_id, by=author(request))
+        story = await read(job_id, None, now=now)
+        return {"action": done.action, "message": done.message, "why": story.why}
 
     @routes.get("/{job_id}", summary="Show a job: its state, the reason and its history", response_model=JobDetail)
     async def job(job_id: Id, accounts: Visible) -> dict[str, Any]:

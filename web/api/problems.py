@@ -22,6 +22,7 @@ from ostler.logging import get_logger
 from ostler.reasons import reason_of
 
 MEDIA_TYPE = "application/problem+json"
+COMPONENTS = "#/components/schemas/"
 RETRY_AFTER = 2
 """Seconds in the `Retry-After` header of a 503."""
 
@@ -92,6 +93,14 @@ def problem(
         headers={**(headers or {}), "Cache-Control": "no-store"},
         media_type=MEDIA_TYPE,
     )
+
+
+def problem_of(description: str) -> dict[str, Any]:
+    """Return the description of an error answer for the OpenAPI description."""
+    return {
+        "description": description,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": f"{COMPONENTS}{Problem.__name__}"}}},
+    }
 
 
 def not_found(what: str, *, by: str = "id", cure: str | None = None) -> Refusal:

@@ -22,9 +22,11 @@ from models.intake import intake
 from models.pools import pool_mirror
 from models.routing import accounts
 from models.routing.accounts import NewAccount
+from models.sweeps.requeues import requeue
 from models.tables import offers
 from ostler.settings import Settings
 from ostler.task_names import RELEASE, REMATCH, RETIRE
+from rules.changes import Author, Via
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer
 from rules.intake.events import WorkflowJobEvent
@@ -103,6 +105,7 @@ WEIGHTS = {
     "a_pod_is_to_be_retired": 2,
     "a_persistent_runner_works": 5,
     "a_persistent_runner_is_to_leave": 3,
+    "a_person_queues_a_job_again": 2,
     "a_pod_vanishes": 1,
     "a_message_is_run": 12,
     "a_message_comes_out_of_turn": 8,
@@ -332,6 +335,17 @@ class ClaimPath(RuleBasedStateMachine):
             ask = partial(releases.request_release, claim_id=claim_id, reason="test", now=self.world.now, who="test")
             if transaction(self.engine, ask):
                 self.world.send(RELEASE, claim_id=claim_id)
+
+    def a_person_queues_a_job_again(self, draw: Draw) -> None:
+        rows = self.world.rows("SELECT id FROM jobs WHERE state <> 'completed' ORDER BY id")
+        if not rows:
+            return
+        by = Author("test", Via.SHELL, self.world.now)
+        done = transaction(self.engine, partial(requeue, job_id=draw.one(rows).id, by=by))
+        if done is not None and done.releases is not None:
+            self.world.send(RELEASE, claim_id=done.releases)
+        if done is not None and done.wakes is not None:
+            self.world.wake(done.wakes)
 
     def a_pod_vanishes(self, draw: Draw) -> None:
         pods = list(self.world.cluster.pods.values())

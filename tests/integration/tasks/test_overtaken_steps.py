@@ -16,6 +16,7 @@ from k8s_adapters.stamps import StampOutcome, StampResult
 from models.claims import releases, steps
 from models.claims.releases import Warmth
 from models.db.engine import transaction
+from models.sweeps.requeues import requeue
 from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
@@ -23,10 +24,12 @@ from ostler.errors import Forbidden, Invalid, UpstreamError
 from ostler.secrets import Secret
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import allowed
+from rules.claims.requeues import Requeue
 from tasks.claims import stamp as of_stamp
 from tasks.claims.mint import mint
 from tasks.claims.stamp import stamp
 from tests.integration.tasks.conftest import Stage
+from tests.rows import author
 
 
 class PausingGitHub:
@@ -171,6 +174,55 @@ def test_late_jit_is_deregistered_when_a_doubled_mint_opened_another_attempt(
     )
     assert minted.moved
     assert stage.see(claim_id).runner_name == "pod-1-0000000b"
+
+
+def ask_requeue(stage: Stage) -> Requeue:
+    done = transaction(stage.rt.engine, lambda db: requeue(db, 1, by=author("alice")))
+    assert done is not None
+    return done.action
+
+
+def test_jit_of_a_job_that_a_person_queues_again_reaches_no_pod(clusterless: Stage, github: PausingGitHub) -> None:
+    stage = clusterless
+    claim_id = claimed(stage)
+    asked: list[Requeue] = []
+    github.meanwhile = lambda: asked.append(ask_requeue(stage))
+    mint.run(claim_id=claim_id, chain_no=1)
+
+    assert asked == [Requeue.RELEASE]
+    claim = stage.see(claim_id)
+    assert (claim.state, claim.jit, claim.ended_at) == ("releasing", None, None)
+    stage.rows("UPDATE claims SET stamp = 'none', leased_until = NULL")
+    work = transaction(stage.rt.engine, lambda db: releases.begin_release(db, claim_id, now=utcnow()))
+    assert work is not None
+    assert [each.runner_id for each in work.registrations] in ([], [1], [None]), "the release removes what was minted"
+    assert github.deleted == [1] or work.registrations
+    ended = transaction(
+        stage.rt.engine,
+        lambda db: releases.end_never_delivered(db, work, warmth=Warmth.WARM, retire_due=10, now=utcnow(), who="test"),
+    )
+    assert ended is not None
+    assert stage.see(claim_id).job_state == "queued"
+    assert ask_requeue(stage) is Requeue.FREE
+
+
+def test_stamp_of_a_job_that_a_person_queues_again_is_followed_by_no_mint(
+    clusterless: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = clusterless
+    claim_id = claimed(stage)
+    stage.rows("UPDATE claims SET stamp = 'none'")
+
+    def written(*_: Any, **__: Any) -> StampResult:
+        assert ask_requeue(stage) is Requeue.RELEASE
+        return StampResult(outcome=StampOutcome.DONE, seen=None, owner=None)
+
+    monkeypatch.setattr(of_stamp, "write", written)
+    stamp.run(claim_id=claim_id, chain_no=1)
+    mint.run(claim_id=claim_id, chain_no=1)
+
+    assert stage.see(claim_id).state == "releasing"
+    assert stage.rows("SELECT 1 FROM mint_attempts") == []
 
 
 @pytest.mark.parametrize("answer", [Invalid("422"), Forbidden("403")])

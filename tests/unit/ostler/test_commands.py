@@ -75,6 +75,8 @@ def _problem_of(app: typer.Typer, path: str, words: list[str]) -> str | None:
     while hasattr(command, "commands"):
         if not rest or rest[0] in {"…", "--help", "--install-completion"}:
             return None  # the program or a family of commands, as in a sentence
+        if (default := getattr(command, "default", None)) is not None and rest[0].isdecimal():
+            rest.insert(0, default)
         found = [command.commands.get(name) for name in rest[0].split("|")]
         if None in found:
             return f"{path} has no {rest[0]}"

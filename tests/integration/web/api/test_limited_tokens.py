@@ -188,11 +188,12 @@ def test_every_route_is_by_account_or_refuses_limited_tokens(database: Database,
     refused = {(method, each.path) for each in found for method in each.methods or () if not is_by_account(each)}
     assert {each for each in refused if each[0] == "GET"} == OF_FLEET
     for method, path in refused:
-        url = "/api" + path.replace("{pool_id}", "1").replace("{account_id}", str(OURS)).replace("{name}", "resume")
-        answer = fleet.stage.client.call(method, url, token=fleet.token, json={} if method == "PUT" else None)
+        values = {"pool_id": 1, "job_id": 100, "account_id": OURS, "name": "resume"}
+        url = "/api" + path.format_map(values)
+        answer = fleet.stage.client.call(method, url, token=fleet.token, json=None if method == "GET" else {})
         assert answer.status_code == 403, (method, path)
-        whole = fleet.stage.writer if method == "PUT" else fleet.stage.reader
-        other = fleet.stage.client.call(method, url, token=whole, json={} if method == "PUT" else None)
+        whole = fleet.stage.reader if method == "GET" else fleet.stage.writer
+        other = fleet.stage.client.call(method, url, token=whole, json=None if method == "GET" else {})
         assert other.status_code != 403, (method, path)
 
 
