@@ -1,11 +1,11 @@
-"""`ostler account list`, `show`, `set` and `allow`: budgets, weights and access of accounts."""
+"""`ostler account list`, `show`, `set`, `allow` and `hold`: budgets, weights and access of accounts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from ostler.clock import utcnow
 from ostler.reasons import endpoint, reason_of
 from ostler.settings import load_stores
 from rules.claims.fairness import Budget
+from rules.routing.access import Access
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -195,24 +196,49 @@ def set_(
     )
 
 
-@app.command("allow")
-def allow(
-    account: Annotated[str, typer.Argument(help="login or id")],
-    as_json: Json = False,
-) -> None:
-    """Allow an account. Its jobs with the hold `unknown_account` continue at once, within its budget.
+Account = Annotated[str, typer.Argument(help="login or id")]
 
-    To stop the account again, set its budget to 0: `ostler account set LOGIN --count 0`.
+
+@app.command("allow")
+def allow(account: Account, as_json: Json = False) -> None:
+    """Allow an account. Its jobs with the hold `unknown_account` continue at once, within its budget."""
+    story = _set_access(account, Access.ALLOWED)
+    if as_json:
+        print_json(_told(story))
+        return
+    row = story.account
+    typer.echo(
+        f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
+        f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that"
+    )
+
+
+@app.command("hold")
+def hold(account: Account, as_json: Json = False) -> None:
+    """Hold an account. It gets no further Pods, and its queued jobs wait. Running jobs go on.
+
+    Persistent runners are not affected, because GitHub gives jobs to them. `ostler account allow` ends the hold.
     """
-    from models.browse.accounts import account_story, told
+    story = _set_access(account, Access.HELD)
+    if as_json:
+        print_json(_told(story))
+        return
+    typer.echo(
+        f"{story.account.login} ({story.account.id}) is held: {story.usage.count} of its Pods are in use, and "
+        f"{story.jobs.queued + story.jobs.held} of its jobs are queued"
+    )
+
+
+def _set_access(account: str, access: Access) -> AccountStory:
+    """Allow or hold an account, wake the sweep `rematch`, and return the account."""
+    from models.browse.accounts import account_story
     from models.routing.accounts import set_access
-    from rules.routing.access import Access
 
     by = author()
 
     def body(db: Connection) -> AccountStory | None:
         found = account_id(db, account)
-        if found is None or not set_access(db, found, Access.ALLOWED, by=by):
+        if found is None or not set_access(db, found, access, by=by):
             return None
         return account_story(db, found)
 
@@ -222,15 +248,14 @@ def allow(
             f"there is no account {account!r}; an account exists after its first webhook, and `ostler account "
             "list` lists all accounts"
         )
-    wake([])  # held jobs are in no pool's queue, so no pool is woken; `rematch` releases their holds in pages
-    if as_json:
-        print_json(told(story))
-        return
-    row = story.account
-    typer.echo(
-        f"{row.login} ({row.id}) is allowed: at most {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, "
-        f"{row.budget_memory / 1024:g} GiB; `ostler account set {row.login}` changes that"
-    )
+    wake([])  # held jobs are in no pool's queue, so no pool is woken; `rematch` changes the holds in pages
+    return story
+
+
+def _told(story: AccountStory) -> dict[str, Any]:
+    from models.browse.accounts import told
+
+    return told(story)
 
 
 def wake(pools: Sequence[int], *, release: int | None = None) -> None:

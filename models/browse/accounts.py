@@ -12,7 +12,9 @@ from sqlalchemy import Connection, Row
 from models.browse.page import Order, read
 from models.db.sql import text
 from models.routing.usage import ending_pods, usage_of
+from rules.changes import Author, Via
 from rules.claims.fairness import Usage
+from rules.waiting.facts import HeldAccount
 
 _COLUMNS = "t.id, t.login, t.weight, t.budget_count, t.budget_vcpu, t.budget_memory, t.access, t.created_at"
 
@@ -98,6 +100,18 @@ def _stories(db: Connection, accounts: Sequence[Row[Any]]) -> Sequence[AccountSt
     queues = {row.account_id: Queue(row.queued, row.held, row.oldest_queued_at) for row in rows}
     usage, ending = usage_of(db, ids), ending_pods(db, ids)
     return [AccountStory(each, usage[each.id], queues.get(each.id, Queue()), ending[each.id]) for each in accounts]
+
+
+def held_by(db: Connection, account_id: int) -> HeldAccount:
+    """Return who held an account that is not allowed, and since when, as far as the table of changes knows."""
+    row = db.execute(
+        text("""
+            SELECT who, via, at FROM changes
+            WHERE kind = 'account' AND object_id = :id AND new ->> 'access' = 'held' ORDER BY id DESC LIMIT 1
+        """),
+        {"id": account_id},
+    ).one_or_none()
+    return HeldAccount() if row is None else HeldAccount(str(Author(row.who, Via(row.via), row.at)), row.at)
 
 
 def account_story(

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from models.browse.accounts import held_by
 from models.browse.claims import claim_events
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.browse.timeline import Moment, in_order
@@ -29,6 +30,7 @@ from rules.claims.fairness import Budget, Turn, turn_of
 from rules.claims.machines import ClaimState, EndReason, JobState, Stamp
 from rules.claims.pod_ends import describe
 from rules.pools.failing_calls import lasting
+from rules.routing.access import Access
 from rules.routing.holds import HoldReason
 from rules.waiting.closest import closest_pool
 from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts
@@ -170,7 +172,7 @@ def _facts(
     now: datetime,
 ) -> JobFacts:
     account = db.execute(
-        text("SELECT login, budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = :id"),
+        text("SELECT login, access, budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = :id"),
         {"id": job.account_id},
     ).one()
     live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
@@ -193,6 +195,7 @@ def _facts(
             memory_mib=account.budget_memory,
         ),
         usage=usage_of(db, [job.account_id])[job.account_id],
+        held=None if account.access == Access.ALLOWED else held_by(db, job.account_id),
         pool=pool,
         ahead=_ahead(db, job) if dispatchable else None,
         claim=None

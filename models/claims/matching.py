@@ -238,7 +238,7 @@ _LOCK_ACCOUNTS = Prepared(
     "lock_accounts",
     """
     SELECT id, weight, budget_count, budget_vcpu, budget_memory FROM accounts
-    WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+    WHERE id = ANY(:ids) AND access = 'allowed' ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     """,
     ids="bigint[]",
 )
@@ -247,7 +247,8 @@ _LOCK_ACCOUNTS = Prepared(
 def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, AccountView]:
     """Lock the given accounts, and return the locked accounts with their usage.
 
-    The usage is counted after the lock. Accounts that another session has locked are skipped.
+    The usage is counted after the lock. Accounts that another session has locked are skipped, and so are accounts that
+    an operator has held since their jobs were read.
     """
     rows = _LOCK_ACCOUNTS.execute(db, ids=list(account_ids)).all()
     usage = usage_of(db, [row.id for row in rows])

@@ -65,7 +65,7 @@ _HEADS = Prepared(
         CROSS JOIN LATERAL (
             SELECT queued_at FROM jobs WHERE {QUEUED} AND account_id = a.id
             ORDER BY priority DESC, queued_at, id LIMIT 1) head
-        WHERE a.id <> :braked AND ((coalesce(u.count, 0) < a.budget_count
+        WHERE a.id <> :braked AND a.access = 'allowed' AND ((coalesce(u.count, 0) < a.budget_count
                AND coalesce(u.vcpu, 0) + :vcpu <= a.budget_vcpu
                AND coalesce(u.memory, 0) + :memory <= a.budget_memory)
            OR EXISTS (SELECT FROM claims s WHERE s.ended_at IS NULL AND s.pool_id = :pool_id
@@ -148,8 +148,9 @@ def read_queue_heads(
 ) -> QueueHeads:
     """Return the first queued jobs of the accounts that the fairness rule prefers: about twice `batch` jobs at most.
 
-    An account without room in its budget is skipped unless the account has a spare. The query walks the index on
-    dispatchable jobs account by account, so its cost depends neither on held jobs nor on the length of a queue.
+    A held account is skipped. An account without room in its budget is skipped unless the account has a spare. The
+    query walks the index on dispatchable jobs account by account, so its cost depends neither on held jobs nor on the
+    length of a queue.
 
     After a change of the pool's labels or access rules, the next reconcile takes the queued jobs out of the pool. The
     sweep `rematch` then routes these jobs again. No job is returned until the reconcile has read all these jobs. If the

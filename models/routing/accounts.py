@@ -213,11 +213,19 @@ def set_weight(db: Connection, account_id: int, weight: float, *, by: Author) ->
 def set_access(db: Connection, account_id: int, access: Access, *, by: Author) -> bool:
     """Allow an account or hold it.
 
-    The sweep `rematch` later routes the jobs of an allowed account, and holds the jobs of a held account.
+    The matcher inserts no further claim for a held account. The sweep `rematch` later routes the jobs of an allowed
+    account, and holds the queued jobs of a held account.
 
     Returns False if there is no account with this id.
     """
-    return _set(db, account_id, {"access": str(access)}, by=by)
+    known = _set(db, account_id, {"access": str(access)}, by=by)
+    if access is Access.HELD:
+        # Without this mark, `record_owner` would allow the account again if it owns the App.
+        db.execute(
+            text("UPDATE accounts SET access_asked_at = coalesce(access_asked_at, :now) WHERE id = :id"),
+            {"id": account_id, "now": by.at},
+        )
+    return known
 
 
 def _set(db: Connection, account_id: int, values: dict[str, Any], *, by: Author) -> bool:

@@ -48,8 +48,10 @@ _BESIDE = "JOIN accounts a ON a.id = j.account_id LEFT JOIN run_origins o ON o.r
 _REMATCHED = """
     j.state = 'queued' AND (j.not_before IS NULL OR j.not_before <= :now)
     AND (j.hold_reason = ANY(:holds)
-         OR (j.hold_reason IS NULL AND j.pool_id IN (
-             SELECT p.id FROM pools p WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)))
+         OR (j.hold_reason IS NULL AND (
+             j.pool_id IN (SELECT p.id FROM pools p
+                           WHERE p.deleted_at IS NOT NULL OR p.draining OR p.routed_at > :recently)
+             OR j.account_id IN (SELECT id FROM accounts WHERE access = 'held'))))
 """
 
 RECENTLY = timedelta(minutes=5)
@@ -175,7 +177,7 @@ def end_unrouting(db: Connection, pool_id: int, todo: Unrouting, *, left: Sequen
 
 
 def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: datetime) -> Rematched:
-    """Route one page of jobs again: held jobs, and the jobs of pools that are gone, are draining or have changed.
+    """Route one page of jobs again: held jobs, jobs of held accounts, and jobs of pools that are gone or have changed.
 
     `places` maps each account to the id of a job. The account's part of the page begins after this job (see
     `accounts_to_rematch`). All accounts have equal parts of the page, so that no account waits for the jobs of another

@@ -13,7 +13,8 @@ class Access(StrEnum):
     """Decision whether the jobs of an account are served.
 
     - `allowed`: the account's jobs are served within its budget.
-    - `held`: no operator has allowed the account, so the account's jobs are held (`unknown_account`).
+    - `held`: no operator has allowed the account, or an operator has held it. Its jobs are held (`unknown_account`),
+      and running jobs go on.
     """
 
     ALLOWED = "allowed"

@@ -12,9 +12,9 @@ from enum import StrEnum
 class HoldReason(StrEnum):
     """Reason why a job is held.
 
-    - `unknown_account`: no operator has allowed the job's account. The hold is lifted when an operator allows the
-      account, or when GitHub says that the account owns the App. `rematch` lifts the hold later if an allowed account
-      still has held jobs.
+    - `unknown_account`: no operator has allowed the job's account, or an operator has held it. The hold is lifted when
+      an operator allows the account, or when GitHub says that the account owns the App. `rematch` lifts the hold later
+      if an allowed account still has held jobs.
     - `no_pool`: no pool covers the job's labels. A change of a pool or `rematch` lifts the hold.
     - `not_allowed`: pools cover the job's labels, but a rule of each pool refuses the job. A change of a pool or
       `rematch` lifts the hold.

@@ -51,7 +51,7 @@ def route(
       other arguments are ignored.
     """
     if access is not Access.ALLOWED:
-        return Route(None, HoldReason.UNKNOWN_ACCOUNT, "no operator has allowed the account of the job", None)
+        return Route(None, HoldReason.UNKNOWN_ACCOUNT, "the account of the job is not allowed", None)
     if choice.hold_reason is not None:
         return Route(choice.pool_id, choice.hold_reason, detail, None)
     if budget_count == 0:

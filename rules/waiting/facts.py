@@ -111,6 +111,14 @@ class LostPod:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldAccount:
+    """An account that is not allowed. `by` and `since` are None if no operator has held it, or if this was long ago."""
+
+    by: str | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobFacts:
     """Known facts about a job.
 
@@ -141,5 +149,7 @@ class JobFacts:
     lost: LostPod | None = None
     queued_at: datetime | None = None
     expected: Expected | None = None
+    held: HeldAccount | None = None
+    """Author of the hold of the account of the job, or None if the account is allowed."""
     database_older: bool = False
     """Postgres was restored to an earlier state. No job is matched until `ostler restore` has run."""

@@ -35,7 +35,7 @@ def explain_hold(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.UNKNOWN_ACCOUNT:
             return Explanation(
                 WaitsFor.ACCESS,
-                f"Account {job.account} ({job.account_id}) is unknown, and no operator has allowed it.",
+                f"Account {job.account} ({job.account_id}) is {_held_by(job)}.",
                 f"Allow the account: {cure_of(account_id=job.account_id, login=job.account)}. The held jobs of the "
                 "account then continue.",
             )
@@ -106,3 +106,9 @@ def explain_hold(job: JobFacts, reason: HoldReason) -> Explanation:
                 f"The result of the job is unknown ({detail}), and Ostler asks GitHub for the result.",
                 "No action is needed, unless GitHub cannot be reached or the App was removed from the account.",
             )
+
+
+def _held_by(job: JobFacts) -> str:
+    if job.held is None or job.held.since is None:
+        return "not allowed"
+    return f"held by {job.held.by} since {job.held.since:%Y-%m-%d %H:%M:%S} UTC"

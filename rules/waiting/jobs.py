@@ -144,7 +144,9 @@ def _answer(job: JobFacts) -> _Outcome:
 def _account(job: JobFacts) -> _Outcome:
     if (held := _hold_at(job, Step.ACCOUNT)) is not None:
         return held
-    return None if _is_in_doubt(job) else _Passed(f"Account {job.account} is allowed.")
+    if job.held is not None and _is_dispatched(job):  # `rematch` has not held its jobs yet
+        return explain_hold(job, HoldReason.UNKNOWN_ACCOUNT)
+    return None if _is_in_doubt(job) or job.held is not None else _Passed(f"Account {job.account} is allowed.")
 
 
 def _is_in_doubt(job: JobFacts) -> bool:

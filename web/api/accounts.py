@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -73,15 +73,14 @@ class NewWeight(BaseModel):
 
 
 class NewAccess(BaseModel):
-    """Request that allows an account whose `access` is `held`.
+    """Request that allows or holds an account.
 
-    Ostler holds the jobs of such an account until an operator allows the account. To stop the jobs of an allowed
-    account, set its budget to 0.
+    A held account gets no further Pods, and its queued jobs wait. Running jobs go on.
     """
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"access": "allowed"}]})
 
-    access: Literal["allowed"]
+    access: Access
 
 
 class AccountJobs(Shown):
@@ -158,9 +157,8 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
     async def weight(account_id: Id, new: NewWeight, request: Request) -> dict[str, Any]:
         return await change(request, account_id, lambda db, by: set_weight(db, account_id, new.weight, by=by))
 
-    @routes.put("/{account_id}/access", summary="Allow an account", response_model=Account)
+    @routes.put("/{account_id}/access", summary="Allow or hold an account", response_model=Account)
     async def access(account_id: Id, new: NewAccess, request: Request) -> dict[str, Any]:
-        wanted = Access(new.access)
-        return await change(request, account_id, lambda db, by: set_access(db, account_id, wanted, by=by))
+        return await change(request, account_id, lambda db, by: set_access(db, account_id, new.access, by=by))
 
     return routes

@@ -101,7 +101,7 @@ class JobDetail(Job):
 
 
 class Requeued(Shown):
-    """What a request to queue a job again did. The job is queued again only when GitHub has removed its runner."""
+    """Result of a request to queue a job again. A claimed job is queued when GitHub has removed its runner."""
 
     action: Requeue
     message: str = Field(examples=["The hold of the job is cleared. It gets the next free Pod of its turn."])

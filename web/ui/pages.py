@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row
 from starlette.requests import Request
 from starlette.responses import Response
 
-from models.browse.accounts import AccountFilter, AccountStory, account_story, list_accounts
+from models.browse.accounts import AccountFilter, AccountStory, account_story, held_by, list_accounts
 from models.browse.api_tokens import Holder
 from models.browse.changes import ChangeFilter, list_changes
 from models.browse.jobs import JobFilter, job_story, list_jobs
@@ -35,7 +35,9 @@ from rules.changes import ChangeKind, in_words
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
 from rules.pools.pod_states import PodState
+from rules.routing.access import Access
 from rules.waiting.blame import Blame
+from rules.waiting.facts import HeldAccount
 from rules.waiting.steps import Expected
 from web.api.changes import Changes
 from web.api.cursors import Cursors
@@ -215,16 +217,20 @@ class Pages:
         account_id, holder, now = _number(request.path_params["account_id"]), _holder(request), utcnow()
         streamed = wants_stream(request)  # a stream does not replace the waits of the day
 
-        def body(db: Connection) -> tuple[AccountStory, Sequence[Waits], Sequence[Waits]] | None:
+        def body(
+            db: Connection,
+        ) -> tuple[AccountStory, HeldAccount | None, Sequence[Waits], Sequence[Waits]] | None:
             story = account_story(db, account_id, accounts=holder.accounts)
             if story is None:
                 return None
             only = frozenset({account_id})
+            held = None if story.account.access == Access.ALLOWED else held_by(db, account_id)
             hour = waits(db, since=now - WAITS_OF, until=now, by=By.ACCOUNT, now=now, accounts=only)
             if streamed:
-                return story, hour[-1:], ()
+                return story, held, hour[-1:], ()
             return (
                 story,
+                held,
                 hour[-1:],
                 waits(db, since=now - timedelta(days=1), until=now, by=By.REPOSITORY, now=now, accounts=only),
             )
@@ -232,8 +238,8 @@ class Pages:
         found = await self._database().run(body) if account_id else None
         if found is None:
             raise _missing("account")
-        story, hour, day = found
-        values = {"account": story.account, "story": story, "hour": hour, "day": day, "most": MOST}
+        story, held, hour, day = found
+        values = {"account": story.account, "story": story, "held": held, "hour": hour, "day": day, "most": MOST}
         return Shown("account.html", now, values)
 
     async def usage(self, request: Request) -> Shown:

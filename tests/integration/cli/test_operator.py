@@ -112,6 +112,26 @@ def test_jobs_are_listed_and_filtered_for_people_and_for_scripts(operator: Opera
     assert [job["id"] for job in operator.json("jobs", "--repository", "acme/app", "--limit", "1")] == [12]
 
 
+def test_held_account_is_told_with_who_held_it_and_since_when(operator: Operator) -> None:
+    me = operator.run("account", "hold", "acme")
+    assert me.stdout == "acme (77) is held: 1 of its Pods are in use, and 1 of its jobs are queued\n", me.stderr
+    assert operator.json("account", "show", "acme")["access"] == "held"
+    (change,) = operator.json("changes", "--kind", "account")
+    since = change["at"].replace("T", " ")[:19]
+    who = f"{change['who']} (shell)"
+    for hold in (None, "unknown_account"):  # before and after the sweep `rematch` has held the job
+        operator.execute("UPDATE jobs SET hold_reason = :hold WHERE id = 12", hold=hold)
+        why = operator.json("job", "12")["why"]
+        assert why["summary"] == f"Account acme (77) is held by {who} since {since} UTC."
+        assert "ostler account allow acme" in why["cure"]
+    operator.execute("DELETE FROM changes")
+    assert operator.json("job", "12")["why"]["summary"] == "Account acme (77) is not allowed."
+    assert operator.run("account", "allow", "acme").returncode == 0
+    operator.execute("UPDATE jobs SET hold_reason = NULL WHERE id = 12")
+    assert operator.json("job", "12")["why"]["waits_for"] != "access"
+    assert operator.run("account", "hold", "nobody").returncode == 1
+
+
 def test_every_list_names_the_jobs_and_the_persistent_runner_that_executes_them(operator: Operator) -> None:
     (claim,) = operator.execute(
         "UPDATE claims SET purpose = 'register', state = 'delivered', job_id = NULL, runner_name = 'linux-1-ab' "

@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import event
 
+from models.routing.accounts import set_access
+from rules.routing.access import Access
 from tests.database import Database
+from tests.integration.concurrency.points import DEADLINE, start, stopped
 from tests.integration.matching.stage import Stage, make_stage
+from tests.integration.models.webhook_rows import NOW
+from tests.rows import author
 
 
 @pytest.fixture
@@ -137,3 +142,59 @@ def test_no_statement_of_the_matcher_returns_more_than_twice_its_batch(database:
     assert len(matched.claims) == 3
     assert matched.again, "a full batch is followed by another"
     assert max(most) <= 2 * 3
+
+
+def test_a_held_account_gets_no_new_claim_and_keeps_its_claims(stage: Stage) -> None:
+    pool = stage.pool()
+    held, other = stage.account(1), stage.account(2)
+    running = stage.job(held, pool, age=900)
+    stage.pod(pool)
+    stage.match(pool)
+    waiting, wanted = stage.job(held, pool, age=800), stage.job(other, pool, age=5)
+    for _ in range(2):
+        stage.pod(pool)
+    hold(stage, held)
+    stage.match(pool)
+    assert stage.claimed() == [running, wanted]
+    with stage.engine.begin() as db:
+        set_access(db, held, Access.ALLOWED, by=author())
+    stage.match(pool)
+    assert stage.claimed() == [running, wanted, waiting]
+
+
+def test_an_account_that_is_held_after_its_jobs_were_read_gets_no_claim(stage: Stage) -> None:
+    pool, account, other = stage.pool(), stage.account(1), stage.account(2)
+    stage.job(account, pool, age=900)
+    wanted = stage.job(other, pool, age=5)
+    for _ in range(2):
+        stage.pod(pool)
+    with stopped(stage.engine, "FROM accounts WHERE id = ANY", thread="matcher") as locking:
+        matcher = start("matcher", lambda: stage.match(pool))
+        locking.wait()
+        hold(stage, account)
+    matcher.result(DEADLINE)
+    assert stage.claimed() == [wanted]
+
+
+def test_a_spare_of_a_held_account_gets_no_job(stage: Stage) -> None:
+    pool, account = stage.pool(), stage.account(1)
+    first = stage.job(account, pool)
+    stage.pod(pool)
+    stage.match(pool)
+    stage.change(
+        "UPDATE claims SET state = 'delivered', delivered_at = :now, spare_since = :now, job_id = NULL", now=NOW
+    )
+    stage.change("UPDATE jobs SET state = 'completed', completed_at = :now WHERE id = :id", now=NOW, id=first)
+    job = stage.job(account, pool)
+    hold(stage, account)
+    stage.match(pool)
+    assert stage.claimed() == []
+    with stage.engine.begin() as db:
+        set_access(db, account, Access.ALLOWED, by=author())
+    stage.match(pool)
+    assert stage.claimed() == [job]
+
+
+def hold(stage: Stage, account: int) -> None:
+    with stage.engine.begin() as db:
+        assert set_access(db, account, Access.HELD, by=author())

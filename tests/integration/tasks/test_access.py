@@ -187,3 +187,27 @@ def test_a_locked_account_is_asked_about_again(clusterless: Stage, github: AppOn
         ask_owner.run()
     ask_owner.run()
     assert len(github.asked) == 2
+
+
+def test_jobs_of_an_account_that_a_person_holds_are_held_and_return_to_the_queue(
+    clusterless: Stage, github: AppOnly
+) -> None:
+    came(clusterless, 1, owner=OWNER)
+    ask_owner.run()
+    rematch.run()
+    assert job(clusterless).hold_reason is None
+    with clusterless.rt.engine.begin() as db:
+        assert set_access(db, OWNER, Access.HELD, by=author("alice"))
+    # GitHub says that the account owns the App, but a person has held it.
+    asked = len(github.asked)
+    came(clusterless, 2, owner=OWNER)
+    ask_owner.run()
+    clusterless.outbox.take("wake")
+    rematch.run()
+    assert len(github.asked) == asked
+    assert [job(clusterless, each).hold_reason for each in (1, 2)] == ["unknown_account"] * 2
+    assert clusterless.outbox.take("wake") == []
+    with clusterless.rt.engine.begin() as db:
+        assert set_access(db, OWNER, Access.ALLOWED, by=author())
+    rematch.run()
+    assert [job(clusterless, each).hold_reason for each in (1, 2)] == [None, None]

@@ -40,6 +40,15 @@ def test_change_of_an_account_has_its_author_and_both_values(stage: Stage) -> No
     assert budget["database_user"]
 
 
+def test_account_is_held_and_allowed(stage: Stage) -> None:
+    stage.account()
+    for access in ("held", "allowed"):
+        assert stage.put("/accounts/7/access", {"access": access}).json()["access"] == access
+    assert stage.put("/accounts/7/access", {"access": "unknown"}).status_code == 422
+    assert [each["new"]["access"] for each in changes(stage, kind="account")] == ["allowed", "held"]
+    assert {name for name, _ in stage.outbox.sent} == {"ostler.rematch"}
+
+
 def test_request_that_changes_nothing_is_not_recorded(stage: Stage) -> None:
     stage.account()
     stage.put("/accounts/7/access", {"access": "allowed"})

@@ -173,7 +173,7 @@ SITUATIONS: dict[str, tuple[Arrange, Step | None, str]] = {
         "its allowForks is false",
     ),
     "its origin is unknown": (held(HoldReason.ORIGIN_UNKNOWN, "it is unknown"), Step.POOL, "Ostler asks GitHub once"),
-    "the account is not allowed": (held(HoldReason.UNKNOWN_ACCOUNT), Step.ACCOUNT, "no operator has allowed it"),
+    "the account is not allowed": (held(HoldReason.UNKNOWN_ACCOUNT), Step.ACCOUNT, "is not allowed"),
     "the runner group refuses it": (
         held(HoldReason.RUNNER_GROUP, "no group ci", until=timedelta(minutes=1)),
         Step.RUNNER_GROUP,
