@@ -133,7 +133,7 @@ def apply(
 def _ensure_accounts(
     db: Connection, events: Sequence[WorkflowJobEvent], *, budget: Budget, access: Access, now: datetime
 ) -> Collection[int]:
-    """Insert the accounts of events that have no row, and return the ids of accounts that another session has locked."""
+    """Insert the missing accounts of events, and return the ids of accounts that another session has locked."""
     if not events:
         return ()
     new = [NewAccount(id=e.owner_id, login=e.owner_login, installation_id=e.installation_id) for e in events]
