@@ -54,4 +54,7 @@ KEEP_NODE: Mapping[str, str] = MappingProxyType(
 )
 """Annotations of stamped Pods and hook Pods. Because of them, Karpenter and the Cluster Autoscaler keep the node."""
 
+JOB_ANNOTATIONS = ("ostler.dev/job-id", "ostler.dev/repository", "ostler.dev/workflow", "ostler.dev/job")
+"""Annotations for people and for tools that compute costs: the job that GitHub runs on the Pod. No rule reads them."""
+
 UNCLAIMED = "0.0"  # claim annotation of a Pod that was never stamped

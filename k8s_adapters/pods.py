@@ -13,6 +13,7 @@ from k8s_adapters.names import (
     DIGEST_ANNOTATION,
     EXIT_FINALIZER,
     GROUP,
+    JOB_ANNOTATIONS,
     KIND,
     OWNER_LABEL,
     POOL_LABEL,
@@ -64,7 +65,8 @@ class PodSeen:
     `register_ended_at` describe the end of the container `register`, which registers a persistent runner.
 
     `gates` has the names of the scheduling gates. The scheduler ignores the Pod while it has one. `held_by` has the
-    finalizers of other programs. Both are separated by commas.
+    finalizers of other programs. Both are separated by commas. `job` is the id of the job in the Pod's
+    annotations. They are for people, and might be wrong.
     """
 
     name: str
@@ -102,6 +104,7 @@ class PodSeen:
     register_ended_at: datetime | None = None
     gates: str = ""
     held_by: str = ""
+    job: str | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -269,6 +272,7 @@ def read_pod(item: Json) -> PodSeen:
         register_ended_at=_time(registered, "finishedAt"),
         gates=_names(each.get("name") for each in spec.get("schedulingGates") or ()),
         held_by=_names(each for each in finalizers if each != EXIT_FINALIZER),
+        job=annotations.get(JOB_ANNOTATIONS[0]),
     )
 
 

@@ -8,10 +8,11 @@ If the Pod has the new value, the patch was applied, even if the answer to the p
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from k8s_adapters.client import JSON_PATCH, METADATA_ONLY, Json, KubeClient, object_path
-from k8s_adapters.names import CLAIM_ANNOTATION, KEEP_NODE, OWNER_LABEL
+from k8s_adapters.names import CLAIM_ANNOTATION, JOB_ANNOTATIONS, KEEP_NODE, OWNER_LABEL
 from k8s_adapters.retry import answer_of, single
 from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.upstream.retry import RetryPolicy
@@ -86,6 +87,35 @@ def unstamp(
         *(operation for key in KEEP_NODE for operation in _remove("annotations", key)),
     ]
     return _swap(client, namespace, name, uid, expected, value, operations, policy)
+
+
+def annotate_job(
+    client: KubeClient,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    stamp: str,
+    values: Sequence[str],
+    policy: RetryPolicy,
+) -> bool:
+    """Set the annotations `JOB_ANNOTATIONS` to `values`, in the same order.
+
+    The patch tests the Pod's UID and its claim annotation `stamp`. Returns False if the Pod is gone, or if it has
+    another claim annotation by now. Raises other errors of the API server.
+    """
+    claim = _pointer("annotations", CLAIM_ANNOTATION)
+    operations = [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": claim, "value": stamp},
+        *(_add("annotations", key, value) for key, value in zip(JOB_ANNOTATIONS, values, strict=True)),
+    ]
+    path = object_path("pods", namespace=namespace, name=name)
+    try:
+        client.request("PATCH", path, body=operations, content_type=JSON_PATCH, accept=METADATA_ONLY, policy=policy)
+    except (Gone, Invalid, Conflict):
+        return False
+    return True
 
 
 def _swap(

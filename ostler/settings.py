@@ -450,6 +450,14 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
             "level than this setting is Degraded"
         ),
     )
+    pod_job_annotations: bool = Field(
+        default=False,
+        description=(
+            "True if Ostler writes the repository, the workflow and the name of the running job into annotations of "
+            "its Pod. This costs about one call to the API server per job. Everybody who may read Pods can then read "
+            "these names"
+        ),
+    )
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
         description="Address that runner Pods poll. If the address changes, every starting or warm Pod is replaced",

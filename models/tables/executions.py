@@ -6,6 +6,7 @@ The evidence is a webhook `in_progress` or `completed`, a runner list, or GitHub
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, ForeignKey, Index
@@ -117,3 +118,27 @@ def part_from_claims(db: Connection, claim_ids: Sequence[int]) -> None:
 def delete_of_jobs(db: Connection, job_ids: Sequence[int]) -> None:
     """Delete the executions of jobs that will be deleted."""
     db.execute(text("DELETE FROM executions WHERE job_id = ANY(:ids)"), {"ids": job_ids})
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job that GitHub runs on a Pod. The names come from GitHub's users."""
+
+    job_id: int
+    repository: str
+    workflow: str
+    name: str
+
+
+def running_on_pods(db: Connection, pool_id: int) -> dict[str, Running]:
+    """Return the job that runs on each Pod of a pool, by the UID of the Pod."""
+    rows = db.execute(
+        text("""
+            SELECT c.pod_uid, j.id, j.repository, coalesce(j.workflow_name, '') AS workflow,
+                   coalesce(j.name, '') AS name
+            FROM claims c JOIN executions x ON x.claim_id = c.id AND x.ended_at IS NULL JOIN jobs j ON j.id = x.job_id
+            WHERE c.pool_id = :id AND c.ended_at IS NULL AND c.state IN ('delivered', 'executing', 'releasing')
+        """),
+        {"id": pool_id},
+    )
+    return {row.pod_uid: Running(row.id, row.repository, row.workflow, row.name) for row in rows}

@@ -19,6 +19,7 @@ from ostler.task_names import RECONCILE
 from rules.pools.volumes import Reclaim
 from tasks.pools import pod_lists
 from tasks.pools.act import act, finish_jobs, finish_pods
+from tasks.pools.annotate import annotate_pods
 from tasks.pools.detach import detach_busy_pods
 from tasks.pools.finalizers import remove_finalizer_if_empty
 from tasks.pools.observe import PoolName, list_pool, observe
@@ -87,6 +88,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
                 remove_finalizer_if_empty(rt, pool_id, listed)
         finally:
             record(rt, planned, writes)
+    annotate_pods(rt, planned)  # a failure is no problem of the pool
 
 
 def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed, *, writes: Writes) -> Planned:

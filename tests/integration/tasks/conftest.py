@@ -87,6 +87,7 @@ class StubSettings:
     keep_jobs: float = 7776000
     sweeps_paused: tuple[str, ...] = ()
     repair_budget_percent: float = 10
+    pod_job_annotations: bool = False
 
     @property
     def namespaces(self) -> tuple[str, ...]:
