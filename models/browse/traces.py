@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row
 from models.db.sql import text
 
 SETTLED = timedelta(seconds=30)
-"""Age from which an event is exported. A transaction can commit an event this long after the time of the event."""
+"""An event is exported when it has this age. A transaction can commit an event this long after the time of the event."""
 LONGEST_TEXT = 256
 
 
