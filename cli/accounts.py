@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import remote
 from cli.output import Json, Limit, age, author, fail, given_id, print_json, print_more, query
 from cli.stats import print_waits, shown
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
+from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from ostler.reasons import endpoint, reason_of
-from ostler.settings import load_stores
+from ostler.settings import Timed, load_stores, read
 from rules.claims.fairness import Budget
 from rules.routing.access import Access
 
@@ -94,37 +96,40 @@ def show(
     account: Annotated[str, typer.Argument(metavar="LOGIN|ID", help="login or id")],
     as_json: Json = False,
 ) -> None:
-    """Show one account: its use of its budget, its queue, and the waits of its jobs in the last day."""
-    from models.browse.accounts import account_story, told
-    from models.browse.waits import By, waits
+    """Show one account: what its jobs wait for, and their waits in the last day.
 
-    now = utcnow()
+    With OSTLER_API_URL, the command asks the REST API, which does not have the waits.
+    """
+    api, now = remote.chosen(), utcnow()
 
-    def body(db: Connection) -> tuple[AccountStory | None, Sequence[Waits]]:
-        found = account_id(db, account)
-        story = None if found is None else account_story(db, found)
-        if story is None:
+    def body(db: Connection) -> tuple[dict[str, Any] | None, Sequence[Waits]]:
+        from models.browse.diagnoses import told_account
+        from models.browse.waits import By, waits
+
+        number = account_id(db, account)
+        row = None if number is None else told_account(db, number, timings=read(Timed).timings, now=now)
+        if row is None:
             return None, ()
-        only, since = frozenset({story.account.id}), now - timedelta(days=1)
-        return story, waits(db, since=since, until=now, by=By.REPOSITORY, now=now, accounts=only)
+        only, since = frozenset({row["id"]}), now - timedelta(days=1)
+        return row, waits(db, since=since, until=now, by=By.REPOSITORY, now=now, accounts=only)
 
-    story, day = query(body)
-    if story is None:
+    day: Sequence[Waits] | None = None
+    if api is None:
+        row, day = query(body)
+    else:
+        row = api.get(f"accounts/{api.id_of('accounts', 'login', account)}")
+    if row is None:
         fail(f"there is no account {account!r}; `ostler account list` lists the accounts")
-    row = told(story)
     if as_json:
-        print_json({**row, "waits_of_last_day": [shown(each) for each in day]})
+        print_json(row if day is None else {**row, "waits_of_last_day": [shown(each) for each in day]})
         return
-    budget, usage, jobs = row["budget"], row["usage"], row["jobs"]
-    oldest = jobs["oldest_queued_at"]
     typer.echo(f"{plain(row['login'])} (id {row['id']}): {row['access']}, weight {row['weight']:g}")
-    typer.echo(
-        f"Budget:   {usage['count']:g} of {budget['count']:g} Pods, {usage['vcpu']:g} of {budget['vcpu']:g} vCPU, "
-        f"{usage['memory_gib']:g} of {budget['memory_gib']:g} GiB; {row['ending_pods']} of these Pods are ending"
-    )
-    waiting = "" if oldest is None else f"; the oldest waits {age(oldest, now=now)}"
-    typer.echo(f"Jobs:     {jobs['queued']} queued, {jobs['held']} held{waiting}\n")
-    print_waits("repository", day, empty="no job of the account began in the last day")
+    print_summary(row["why"])
+    typer.echo()
+    print_checks(row["why"]["checks"])
+    if day is not None:
+        typer.echo()
+        print_waits("repository", day, empty="no job of the account began in the last day")
 
 
 @app.command("set")

@@ -15,7 +15,7 @@ from cli.accounts import account_id, wake
 from cli.output import BIGGEST_ID, Json, Limit, age, author, fail, print_json, print_more, query
 from cli.pools import pool_id
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
-from cli.timeline import print_timeline
+from cli.timeline import print_checks, print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
 from rules.claims.machines import JobState
@@ -182,7 +182,7 @@ def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
         console.print(f"[bold]Usual wait in this pool:[/] {Expected(**why['expected']).describe()}")
     console.print()
     if why["checks"]:
-        _print_checks(why["checks"], wide=wide)
+        print_checks(why["checks"], wide=wide)
         console.print()
     print_timeline(found["timeline"], wide=wide)
 
@@ -226,20 +226,3 @@ def _told(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | Non
 
     story = job_story(db, job_id, timings=read(Timed).timings, now=now)
     return None if story is None else told(story, now=now)
-
-
-def _print_checks(checks: list[dict[str, Any]], *, wide: bool) -> None:
-    print_table(
-        ("step", "result", Column("evidence", Kind.TEXT), Column("passed at", drop=1)),
-        (
-            (
-                each["step"].replace("_", " "),
-                each["result"],
-                each["evidence"],
-                None if each["at"] is None else f"{each['at']:%H:%M:%S}",
-            )
-            for each in checks
-        ),
-        empty="",
-        wide=wide,
-    )

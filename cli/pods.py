@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from cli import remote
 from cli.output import Json, Limit, age, fail, print_json, print_more, query
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
-from cli.timeline import print_timeline
+from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
+from cli.timeline import print_checks, print_summary, print_timeline
 from ostler.clock import utcnow
+from ostler.settings import Timed, read
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -100,22 +99,18 @@ def pod(
     if as_json:
         print_json(found)
         return
-    console = Console(highlight=False)
-    now = utcnow()
-    console.print(
-        f"[bold]{escape(found['name'])}[/] (uid {found['uid'] or 'not known yet'}), pool {escape(found['pool'])}"
-    )
-    console.print(f"created {age(found['created_at'], now=now)} ago, last poll {age(found['polled_at'], now=now)} ago")
-    console.print(f"\n{escape(_sentence(found['end']))}")
-    console.print(f"Jobs: {', '.join(_jobs(found)) or 'none'}\n")
+    typer.echo(f"{plain(found['name'])} (uid {found['uid'] or 'not known yet'}), pool {plain(found['pool'])}")
+    print_summary(found["why"])
+    typer.echo(f"Jobs: {', '.join(_jobs(found)) or 'none'}\n")
+    print_checks(found["why"]["checks"])
+    typer.echo()
     print_timeline(found["timeline"])
 
 
 def _told(db: Connection, pod: str) -> dict[str, Any] | None:
-    from models.browse.pods import pod_story, told
+    from models.browse.diagnoses import told_pod
 
-    story = pod_story(db, pod)
-    return None if story is None else told(story)
+    return told_pod(db, pod, timings=read(Timed).timings, now=utcnow())
 
 
 def _jobs(pod: Mapping[str, Any]) -> list[str]:
@@ -124,13 +119,9 @@ def _jobs(pod: Mapping[str, Any]) -> list[str]:
     claimed = {each["job_id"] for each in claims}
     jobs = [f"{each['job_id']} (claim {each['id']})" for each in claims]
     others = [
-        f"{each['job_id']} ({'runs' if each['ended_at'] is None else 'ended'}, runner {escape(each['runner_name'])})"
+        f"{each['job_id']} ({'runs' if each['ended_at'] is None else 'ended'}, runner {plain(each['runner_name'])})"
         for each in pod["executions"]
         if each["job_id"] not in claimed
     ]
     earlier = [f"and {len(others) - SHOWN} more"] if len(others) > SHOWN else []
     return [*jobs, *others[:SHOWN], *earlier]
-
-
-def _sentence(end: str | None) -> str:
-    return "No component has seen the Pod end." if end is None else f"{end[0].upper()}{end[1:]}."

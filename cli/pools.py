@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import remote
 from cli.output import Json, Limit, age, fail, given_id, print_json, query
 from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_note, print_table
+from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from rules.pools.pod_states import COUNTED_WITHIN
 
@@ -118,46 +120,43 @@ def list_(
 def show(
     pool: Annotated[str, typer.Argument(metavar="NAME|ID", help="name or id of the pool")], as_json: Json = False
 ) -> None:
-    """Show one pool: its Pods by state, its jobs, its conditions, and the last decision of the autoscaler."""
-    from models.browse.pools import pool_story, told
+    """Show one pool: what is in its way, its Pods, its jobs and its conditions.
 
-    now = utcnow()
+    With OSTLER_API_URL, the command asks the REST API instead of Postgres.
+    """
+    api, now = remote.chosen(), utcnow()
 
     def body(db: Connection) -> Seen | None:
-        number = pool_id(db, pool)
-        story = None if number is None else pool_story(db, number, now=now)
-        return None if story is None else told(story, now=now)
+        from models.browse.diagnoses import told_pool
 
-    found = query(body)
+        number = pool_id(db, pool)
+        return None if number is None else told_pool(db, number, now=now)
+
+    found = query(body) if api is None else api.get(f"pools/{api.id_of('pools', 'name', pool)}")
     if found is None:
         fail(f"there is no pool {pool!r}; `ostler pool list --all` lists the pools")
     if as_json:
         print_json(found)
         return
-    counts, (verdict, why) = found["counts"], _decision(found)
     typer.echo(f"{plain(found['name'])} (id {found['id']}) in namespace {found['namespace']}: {found['state']}")
-    if found["trouble"]:
-        typer.echo(plain(found["trouble"]))
-    states = _numbers(found, ("starting", "warm", "reserved", "busy", *_OTHERS))
-    stale = _number(found, "stale")
+    print_summary(found["why"])
     typer.echo(f"Replicas: {found['replicas']}, {_scaling(found)}")
-    typer.echo(
-        "Pods:     no reconcile has counted them"
-        if found["status"] is None
-        else f"Pods:     {states or 'none'}{f'; {stale} of an older template' if stale else ''} "
-        f"(as of {_status_age(found, now=now)} ago)"
-    )
-    since = counts["oldest_queued_at"]
-    oldest = "" if since is None else f"; the oldest waits {age(since, now=now)}"
-    typer.echo(f"Jobs:     {counts['queued']} queued, {counts['held']} held{oldest}")
     typer.echo(f"Size:     {found['vcpu']:g} vCPU, {found['memory_gib']:g} GiB")
     typer.echo(f"Image:    {plain(found['image'])}")
-    typer.echo(f"Labels:   {plain(', '.join(found['labels']))}")
-    typer.echo(f"Scaling:  {f'{verdict}: ' if verdict else ''}{plain(why)}\n")
+    typer.echo(f"Labels:   {plain(', '.join(found['labels']))}\n")
+    print_checks(found["why"]["checks"])
+    typer.echo()
     print_table(
         ("condition", "status", "reason", "since", Column("message", Kind.TEXT)),
         (
-            (each["type"], each["status"], each["reason"], each["lastTransitionTime"], each["message"])
+            # The API names the time `since`, and the rows have the name of the RunnerPool object.
+            (
+                each["type"],
+                each["status"],
+                each["reason"],
+                each.get("since", each.get("lastTransitionTime")),
+                each["message"],
+            )
             for each in found["conditions"]
         ),
         empty="no conditions",

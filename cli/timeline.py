@@ -1,11 +1,13 @@
-"""Timelines of jobs and Pods: their events, oldest first."""
+"""Explanations of jobs, Pods, pools and accounts, and timelines of jobs and Pods."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cli.tables import Column, Kind, print_table
+import typer
+
+from cli.tables import Column, Kind, plain, print_table
 
 
 def print_timeline(moments: Iterable[dict[str, Any]], *, wide: bool = False) -> None:
@@ -30,3 +32,28 @@ def print_timeline(moments: Iterable[dict[str, Any]], *, wide: bool = False) -> 
         empty="no events are recorded for it",
         wide=wide,
     )
+
+
+def print_checks(checks: Sequence[Mapping[str, Any]], *, wide: bool = False) -> None:
+    """Print the checks of an explanation. A check of a job has a step, and any other check has a name."""
+    print_table(
+        ("check", "result", Column("evidence", Kind.TEXT), Column("at", drop=1)),
+        (
+            (
+                each.get("check", each.get("step", "")).replace("_", " "),
+                each["result"],
+                each["evidence"],
+                None if each["at"] is None else f"{each['at']:%H:%M:%S}",
+            )
+            for each in checks
+        ),
+        empty="",
+        wide=wide,
+    )
+
+
+def print_summary(why: Mapping[str, Any]) -> None:
+    """Print the first problem of an explanation, and what helps."""
+    typer.echo(plain(why["summary"]))
+    if why["cure"] is not None:
+        typer.echo(f"What helps: {plain(why['cure'])}")

@@ -101,7 +101,8 @@ class ApiAccess(Trust):
         default=None,
         description=(
             "Address of web, for example `https://ostler.example.com`. If it is set, `ostler jobs`, `ostler job`, "
-            "`ostler pods` and `ostler pod` ask the REST API with OSTLER_API_TOKEN, and need no access to Postgres"
+            "`ostler pods`, `ostler pod`, `ostler pool show` and `ostler account show` ask the REST API with "
+            "OSTLER_API_TOKEN, and need no access to Postgres"
         ),
     )
     api_token: Secret | None = Field(

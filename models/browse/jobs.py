@@ -178,7 +178,7 @@ def _facts(
     live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
     queued = job.state == JobState.QUEUED
     dispatchable = queued and job.hold_reason is None and job.pool_id is not None
-    pool = None if job.pool_id is None else _pool_facts(db, job, accounts=accounts, now=now)
+    pool = None if job.pool_id is None else pool_facts(db, job.pool_id, job_id=job.id, accounts=accounts, now=now)
     turn = _turn(db, job, slots=pool.warm, timings=timings, now=now) if pool is not None and dispatchable else None
     return JobFacts(
         id=job.id,
@@ -280,8 +280,15 @@ def _lost(claims: Sequence[Row[Any]], *, over_at: datetime | None) -> LostPod | 
     return None
 
 
-def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | None, now: datetime) -> PoolFacts:
-    """Return the facts about a job's pool.
+def pool_facts(
+    db: Connection,
+    pool_id: int,
+    *,
+    job_id: int | None = None,
+    accounts: Collection[int] | None = None,
+    now: datetime,
+) -> PoolFacts:
+    """Return the facts about a pool, for the explanation of the job `job_id` or of the pool itself.
 
     `accounts` contains the ids of the accounts that the caller may see. If the pool has a brake, the failed runners of
     other accounts are left out of the facts about the brake.
@@ -289,7 +296,8 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
     row = db.execute(
         text("""
             SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
-                   p.rerouting_since IS NOT NULL OR :job = ANY(p.rerouting_jobs) AS rerouting, p.autoscaled,
+                   p.rerouting_since IS NOT NULL
+                       OR coalesce(CAST(:job AS bigint) = ANY(p.rerouting_jobs), false) AS rerouting, p.autoscaled,
                    p.max_replicas, p.paused, p.problem, p.template_hash, p.failed_starts, p.failed_at,
                    p.start_trouble, p.start_detail, p.create_after, p.failing_calls, p.status,
                    (SELECT CAST(percentile_cont(0.5) WITHIN GROUP (
@@ -299,7 +307,7 @@ def _pool_facts(db: Connection, job: Row[Any], *, accounts: Collection[int] | No
                     WHERE c.pool_id = p.id AND c.ended_at IS NULL AND c.purpose = 'job') AS taken
             FROM pools p WHERE p.id = :id
         """),
-        {"id": job.pool_id, "job": job.id},
+        {"id": pool_id, "job": job_id},
     ).one()
     pods = offered(db, row.id, now=now)
     brake = runner_failures.read(db, row.id, row.template_hash)

@@ -7,10 +7,12 @@ own pool, until the next tick stores a list. `tasks.pools.pod_lists` packs and u
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, LargeBinary, Row
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -108,3 +110,18 @@ def gone_since(db: Connection, *, uids: Sequence[str], taken_at: datetime) -> fr
     if len(rows) < len(set(uids)) or any(row.gone_at is not None and row.gone_at <= taken_at for row in rows):
         return None
     return frozenset(row.uid for row in rows if row.gone_at is not None)
+
+
+def seen(db: Connection, *, namespace: str, pool: str) -> tuple[datetime, Sequence[Mapping[str, Any]]] | None:
+    """Return the time and the Pods of the last list of a pool, for an explanation. Return None if there is no list.
+
+    The keys of a Pod are the fields that the version of Ostler stored which made the list. Times are texts.
+    """
+    row = db.execute(
+        text("SELECT taken_at, pods FROM pod_lists WHERE namespace = :namespace AND pool = :pool"),
+        {"namespace": namespace, "pool": pool},
+    ).one_or_none()
+    if row is None:
+        return None
+    content = orjson.loads(zlib.decompress(row.pods))
+    return row.taken_at, [dict(zip(content["fields"], values, strict=True)) for values in content["pods"]]

@@ -62,6 +62,12 @@ def stuck_pods(db: Connection, *, now: datetime) -> list[Stuck]:
     return [Stuck(*row) for row in rows]
 
 
+def is_stuck(db: Connection, runner_pod_id: int, *, now: datetime) -> bool:
+    """Return whether `stuck_pods` would return a Pod, for an explanation."""
+    found = db.execute(text(f"{_STUCK} AND p.id = :id"), {"id": runner_pod_id, **_given(now)})
+    return found.one_or_none() is not None
+
+
 def allow_force(db: Connection, pod: Stuck, *, why: str, due_after: float, now: datetime, who: str) -> int | None:
     """Allow the forced deletion of a Pod, and insert its retire claim if the Pod has none.
 

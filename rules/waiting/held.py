@@ -7,7 +7,7 @@ from rules.claims.runner_brakes import ENDED_BEFORE_IT
 from rules.routing.access import cure_of
 from rules.routing.holds import HoldReason
 from rules.routing.labels import ONLY_A_GROUP
-from rules.waiting.facts import JobFacts
+from rules.waiting.facts import HeldAccount, JobFacts
 from rules.waiting.pods import RUNNERS_CURE
 from rules.waiting.steps import Explanation, WaitsFor
 
@@ -35,7 +35,7 @@ def explain_hold(job: JobFacts, reason: HoldReason) -> Explanation:
         case HoldReason.UNKNOWN_ACCOUNT:
             return Explanation(
                 WaitsFor.ACCESS,
-                f"Account {job.account} ({job.account_id}) is {_held_by(job)}.",
+                f"Account {job.account} ({job.account_id}) is {held_by(job.held)}.",
                 f"Allow the account: {cure_of(account_id=job.account_id, login=job.account)}. The held jobs of the "
                 "account then continue.",
             )
@@ -108,7 +108,8 @@ def explain_hold(job: JobFacts, reason: HoldReason) -> Explanation:
             )
 
 
-def _held_by(job: JobFacts) -> str:
-    if job.held is None or job.held.since is None:
+def held_by(account: HeldAccount | None) -> str:
+    """Return a clause about who holds an account."""
+    if account is None or account.since is None:
         return "not allowed"
-    return f"held by {job.held.by} since {job.held.since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"held by {account.by} since {account.since:%Y-%m-%d %H:%M:%S} UTC"

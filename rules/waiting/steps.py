@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -33,11 +34,15 @@ class WaitsFor(StrEnum):
 
 
 class Source(StrEnum):
-    """System that the facts of a check come from. Ostler's own rows are in Postgres."""
+    """System that the facts of a check come from. Ostler's own rows are in Postgres.
+
+    `pod` is the Pod itself: the exit codes of its containers.
+    """
 
     GITHUB = "github"
     KUBERNETES = "kubernetes"
     POSTGRES = "postgres"
+    POD = "pod"
 
 
 class Step(StrEnum):
@@ -93,9 +98,10 @@ class Step(StrEnum):
 class Result(StrEnum):
     """Result of a check.
 
-    - `passed`: the job has passed the step.
-    - `waits`: the job cannot pass the step now. The first of these checks is the one that the job waits at.
-    - `open`: the job has not reached the step.
+    - `passed`: the job has passed the step, or the check found no problem.
+    - `waits`: the job cannot pass the step now, or the check found a problem. The first of these checks is the one that
+      the explanation names.
+    - `open`: the job has not reached the step, or nothing is known.
     """
 
     PASSED = "passed"
@@ -158,3 +164,40 @@ class Explanation:
     ahead: int | None = None
     expected: Expected | None = None
     checks: tuple[Check, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check of a Pod, a pool or an account. `at` is the time of the evidence, or None if it is not recorded.
+
+    `cure` is what a person can do about a problem, or None.
+    """
+
+    check: str
+    result: Result
+    evidence: str | None
+    source: Source
+    at: datetime | None = None
+    cure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The checks of a Pod, a pool or an account, in order. The first problem is the summary, with its cure or None."""
+
+    summary: str
+    cure: str | None
+    checks: tuple[Finding, ...]
+
+    @classmethod
+    def of(cls, checks: Sequence[Finding], *, otherwise: str) -> Diagnosis:
+        """Return the diagnosis of these checks. Without a problem, the summary is `otherwise`."""
+        first = next((each for each in checks if each.result is Result.WAITS and each.evidence), None)
+        if first is None or first.evidence is None:
+            return cls(otherwise, None, tuple(checks))
+        return cls(sentence(first.evidence), first.cure, tuple(checks))
+
+
+def sentence(words: str) -> str:
+    """Return words as a sentence: with a capital letter at the begin and a full stop at the end."""
+    return f"{words[:1].upper()}{words[1:]}" + ("" if words.endswith((".", "!", "?")) else ".")

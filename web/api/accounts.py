@@ -14,12 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from models.browse.accounts import AccountFilter, account_story, list_accounts, told
+from models.browse.diagnoses import told_account
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
+from ostler.clock import utcnow
 from ostler.task_names import REMATCH
+from ostler.timings import Timings
 from rules.changes import Author
 from rules.claims.fairness import Budget
 from rules.routing.access import Access
+from rules.waiting.steps import Diagnosis
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import author
@@ -110,8 +114,16 @@ class Account(Shown):
     created_at: datetime
 
 
-def router(database: Callable[[], Database], cursors: Cursors, publisher: Callable[[], Publisher]) -> APIRouter:
-    """Return the routes of accounts."""
+class AccountDetail(Account):
+    """An account, and what its jobs wait for."""
+
+    why: Diagnosis
+
+
+def router(
+    database: Callable[[], Database], cursors: Cursors, publisher: Callable[[], Publisher], timings: Timings
+) -> APIRouter:
+    """Return the routes of accounts. `timings` are those of the matcher."""
     routes = APIRouter(prefix="/v1/accounts", tags=["accounts"])
 
     @routes.get("", summary="List accounts", response_model=Page[Account])
@@ -125,12 +137,7 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
             "next_cursor": cursors.make(listing, found.next_id),
         }
 
-    @routes.get("/{account_id}", summary="Show an account with its numbers", response_model=Account)
-    async def account(account_id: Id, seen: Visible) -> dict[str, Any]:
-        story = await database().run(lambda db: account_story(db, account_id, accounts=seen))
-        if story is None:
-            raise not_found("account")
-        return told(story)
+    _add_account(routes, database, timings)
 
     async def change(request: Request, account_id: int, write: Callable[[Connection, Author], bool]) -> dict[str, Any]:
         by = author(request)
@@ -162,3 +169,22 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
         return await change(request, account_id, lambda db, by: set_access(db, account_id, new.access, by=by))
 
     return routes
+
+
+def _add_account(routes: APIRouter, database: Callable[[], Database], timings: Timings) -> None:
+    """Add the routes of one account and of its explanation."""
+
+    async def read(account_id: int, seen: Visible) -> dict[str, Any]:
+        now = utcnow()
+        found = await database().run(lambda db: told_account(db, account_id, timings=timings, now=now, accounts=seen))
+        if found is None:
+            raise not_found("account")
+        return found
+
+    @routes.get("/{account_id}/explanation", summary="Explain what an account waits for", response_model=Diagnosis)
+    async def explanation(account_id: Id, seen: Visible) -> Any:
+        return (await read(account_id, seen))["why"]
+
+    @routes.get("/{account_id}", summary="Show an account with its numbers", response_model=AccountDetail)
+    async def account(account_id: Id, seen: Visible) -> dict[str, Any]:
+        return await read(account_id, seen)

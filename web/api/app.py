@@ -83,9 +83,9 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
     missing: dict[int | str, dict[str, Any]] = {404: problem_of("No object has this id")}
     api.include_router(jobs.router(database, cursors, publisher, settings.timings), responses=missing)
     api.include_router(claims.router(database, cursors), responses=missing)
-    api.include_router(pods.router(database, cursors), responses=missing)
+    api.include_router(pods.router(database, cursors, settings.timings), responses=missing)
     api.include_router(pools.router(database, cursors), responses=missing)
-    api.include_router(accounts.router(database, cursors, publisher), responses=missing)
+    api.include_router(accounts.router(database, cursors, publisher, settings.timings), responses=missing)
     api.include_router(sweeps.router(database, cursors), responses=missing)
     api.include_router(changes.router(database, cursors), responses=missing)
     api.include_router(gates.router(database))

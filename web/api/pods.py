@@ -9,9 +9,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from models.browse.pods import PodFilter, list_pods, pod_story, told
+from models.browse.diagnoses import told_pod
+from models.browse.pods import PodFilter, list_pods
 from models.browse.timeline import Moment
+from ostler.clock import utcnow
+from ostler.timings import Timings
 from rules.claims.machines import ClaimState, EndReason, Purpose
+from rules.waiting.steps import Diagnosis
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible
@@ -115,10 +119,11 @@ class Pod(Shown):
     events: list[ClaimEvent]
     executions: list[PodJob] = Field(description="the newest 100 jobs that the Pod's runner began to execute")
     timeline: list[Moment] = Field(description="what happened to the Pod and its claims, oldest first")
+    why: Diagnosis
 
 
-def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
-    """Return the routes of Pods."""
+def router(database: Callable[[], Database], cursors: Cursors, timings: Timings) -> APIRouter:
+    """Return the routes of Pods. `timings` are those of the sweeps."""
     routes = APIRouter(prefix="/v1/pods", tags=["pods"])
 
     @routes.get("", summary="List runner Pods", response_model=Page[ListedPod])
@@ -129,15 +134,23 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
         page = await database().run(lambda db: list_pods(db, wanted, after=after, limit=query.limit))
         return {"items": page.rows, "next_cursor": cursors.make(listing, page.next_id)}
 
-    @routes.get("/{pod}", summary="Show a runner Pod, how it ended, and its claims", response_model=Pod)
-    async def show(pod: PodName, accounts: Visible) -> dict[str, Any]:
-        story = await database().run(lambda db: pod_story(db, pod, accounts=accounts))
-        if story is None:
+    async def read(pod: str, accounts: Visible) -> dict[str, Any]:
+        now = utcnow()
+        found = await database().run(lambda db: told_pod(db, pod, timings=timings, now=now, accounts=accounts))
+        if found is None:
             raise not_found(
                 "Pod",
                 by="name or UID",
                 cure="Check the name or the UID. Ostler deletes the rows of old Pods after OSTLER_KEEP_JOBS seconds.",
             )
-        return told(story)
+        return found
+
+    @routes.get("/{pod}/explanation", summary="Explain the state and the end of a Pod", response_model=Diagnosis)
+    async def explanation(pod: PodName, accounts: Visible) -> Any:
+        return (await read(pod, accounts))["why"]
+
+    @routes.get("/{pod}", summary="Show a runner Pod, how it ended, and its claims", response_model=Pod)
+    async def show(pod: PodName, accounts: Visible) -> dict[str, Any]:
+        return await read(pod, accounts)
 
     return routes

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import AliasChoices, BaseModel, Field
 
-from models.browse.pools import PoolFilter, list_pools, pool_story, shown, told
+from models.browse.diagnoses import told_pool
+from models.browse.pools import PoolFilter, list_pools, shown
 from ostler.clock import utcnow
 from rules.pools.scaling import Verdict
+from rules.waiting.steps import Diagnosis
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.problems import not_found
@@ -121,6 +123,7 @@ class PoolDetail(Pool):
         examples=["ready"],
     )
     trouble: str = Field(description="problem of the pool, or the progress of its drain; empty without a problem")
+    why: Diagnosis
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
@@ -139,12 +142,19 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
             "next_cursor": cursors.make(listing, page.next_id),
         }
 
+    async def read(pool_id: int) -> dict[str, Any]:
+        now = utcnow()
+        found = await database().run(lambda db: told_pool(db, pool_id, now=now))
+        if found is None:
+            raise not_found("pool")
+        return found
+
+    @routes.get("/{pool_id}/explanation", summary="Explain the state of a pool", response_model=Diagnosis)
+    async def explanation(pool_id: Id) -> Any:
+        return (await read(pool_id))["why"]
+
     @routes.get("/{pool_id}", summary="Show a pool with its numbers", response_model=PoolDetail)
     async def pool(pool_id: Id) -> dict[str, Any]:
-        now = utcnow()
-        story = await database().run(lambda db: pool_story(db, pool_id, now=now))
-        if story is None:
-            raise not_found("pool")
-        return told(story, now=now)
+        return await read(pool_id)
 
     return routes

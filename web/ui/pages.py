@@ -17,12 +17,13 @@ from sqlalchemy import Connection, Row
 from starlette.requests import Request
 from starlette.responses import Response
 
-from models.browse.accounts import AccountFilter, AccountStory, account_story, held_by, list_accounts
+from models.browse import diagnoses
+from models.browse.accounts import AccountFilter, AccountStory, account_story, list_accounts
 from models.browse.api_tokens import Holder
 from models.browse.changes import ChangeFilter, list_changes
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.page import LARGEST, Page
-from models.browse.pods import PodFilter, list_pods, pod_story
+from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
 from models.browse.pools import PoolFilter, PoolStory, list_pools, pool_story, told
 from models.browse.repairs import RepairFilter, count_repairs, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps
@@ -35,10 +36,8 @@ from rules.changes import ChangeKind, in_words
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
 from rules.pools.pod_states import PodState
-from rules.routing.access import Access
 from rules.waiting.blame import Blame
-from rules.waiting.facts import HeldAccount
-from rules.waiting.steps import Expected
+from rules.waiting.steps import Diagnosis, Expected
 from web.api.changes import Changes
 from web.api.cursors import Cursors
 from web.api.database import Database
@@ -178,33 +177,43 @@ class Pages:
     async def pod(self, request: Request) -> Shown:
         """Answer with one Pod: how it ended, its facts, its claims and its timeline."""
         name, holder, now = request.path_params["name"], _holder(request), utcnow()
-        story = None
+        found = None
+
+        def body(db: Connection) -> tuple[PodStory, Diagnosis] | None:
+            story = pod_story(db, name, accounts=holder.accounts)
+            if story is None:
+                return None
+            timings = self._settings.timings
+            return story, diagnoses.of_pod(db, story, timings=timings, now=now, accounts=holder.accounts)
+
         if "\x00" not in name:
-            story = await self._database().run(lambda db: pod_story(db, name, accounts=holder.accounts))
-        if story is None:
+            found = await self._database().run(body)
+        if found is None:
             raise _missing("Pod")
-        return Shown("pod.html", now, {"pod": story.pod, "story": story}, live=story.pod.gone_at is None)
+        story, why = found
+        return Shown("pod.html", now, {"pod": story.pod, "story": story, "why": why}, live=story.pod.gone_at is None)
 
     async def pool(self, request: Request) -> Shown:
         """Answer with one pool: its problem, its Pods and jobs, its conditions, and the autoscaler's decision."""
         _need_fleet(_holder(request))
         pool_id, now = _number(request.path_params["pool_id"]), utcnow()
 
-        def body(db: Connection) -> tuple[PoolStory, Page, Expected] | None:
+        def body(db: Connection) -> tuple[PoolStory, Page, Expected, Diagnosis] | None:
             story = pool_story(db, pool_id, now=now)
             if story is None:
                 return None
             pods = list_pods(db, PodFilter(pool_id=pool_id, gone=False), limit=MOST)
-            return story, pods, expected(db, pool_id, since=now - WAITS_OF)
+            return story, pods, expected(db, pool_id, since=now - WAITS_OF), diagnoses.of_pool(db, story, now=now)
 
         found = await self._database().run(body) if pool_id else None
         if found is None:
             raise _missing("pool")
-        story, pods, usual = found
+        story, pods, usual, why = found
         shown = told(story, now=now)
         counts = None if shown["status"] is None else {each: shown["status"][each] for each in PodState}
         values = {
             "pool": shown,
+            "why": why,
             "bar": None if counts is None else drawings.bar(counts, replicas=shown["replicas"]),
             "pods": pods.rows,
             "more": pods.next_id is not None,
@@ -217,20 +226,19 @@ class Pages:
         account_id, holder, now = _number(request.path_params["account_id"]), _holder(request), utcnow()
         streamed = wants_stream(request)  # a stream does not replace the waits of the day
 
-        def body(
-            db: Connection,
-        ) -> tuple[AccountStory, HeldAccount | None, Sequence[Waits], Sequence[Waits]] | None:
+        def body(db: Connection) -> tuple[AccountStory, Diagnosis, Sequence[Waits], Sequence[Waits]] | None:
             story = account_story(db, account_id, accounts=holder.accounts)
             if story is None:
                 return None
+            timings = self._settings.timings
+            why = diagnoses.of_account(db, story, timings=timings, now=now, accounts=holder.accounts)
             only = frozenset({account_id})
-            held = None if story.account.access == Access.ALLOWED else held_by(db, account_id)
             hour = waits(db, since=now - WAITS_OF, until=now, by=By.ACCOUNT, now=now, accounts=only)
             if streamed:
-                return story, held, hour[-1:], ()
+                return story, why, hour[-1:], ()
             return (
                 story,
-                held,
+                why,
                 hour[-1:],
                 waits(db, since=now - timedelta(days=1), until=now, by=By.REPOSITORY, now=now, accounts=only),
             )
@@ -238,8 +246,8 @@ class Pages:
         found = await self._database().run(body) if account_id else None
         if found is None:
             raise _missing("account")
-        story, held, hour, day = found
-        values = {"account": story.account, "story": story, "held": held, "hour": hour, "day": day, "most": MOST}
+        story, why, hour, day = found
+        values = {"account": story.account, "story": story, "why": why, "hour": hour, "day": day, "most": MOST}
         return Shown("account.html", now, values)
 
     async def usage(self, request: Request) -> Shown:

@@ -312,6 +312,9 @@ def test_pool_show_has_the_numbers_the_jobs_and_the_conditions(operator: Operato
     count_pods(operator)
     (listed,) = operator.json("pool", "list")
     found = operator.json("pool", "show", "linux")
+    why = found.pop("why")
+    assert why["summary"] == "No Pod is warm: 1 of 1 Pods have a job."
+    assert why["cure"].startswith("Wait until one of these jobs ends, or make the pool larger.")
     for pool in (listed, found):
         assert pool["status"].pop("age_seconds") in range(4, 60)
         assert pool["status"].pop("at")
@@ -320,8 +323,8 @@ def test_pool_show_has_the_numbers_the_jobs_and_the_conditions(operator: Operato
 
     words = operator.run("pool", "show", str(found["id"])).stdout
     assert words.startswith(f"linux (id {found['id']}) in namespace {found['namespace']}: ready\n")
-    assert "3 starting, 2 warm, 1 busy, 2 retiring, 1 unresponsive; 4 of an older template (as of " in words
-    assert "1 queued, 0 held; the oldest waits" in words
+    assert "3 starting, 2 warm, 1 busy, 2 retiring, 1 unresponsive, 4 stale" in words
+    assert "1 queued and 0 held jobs" in words
     assert "2 vCPU, 4 GiB" in words
     assert "`ostler pool scale` sets the replicas" in words
     assert "Enough Pods are available" in words
@@ -632,7 +635,8 @@ def test_an_account_is_shown_with_its_queue_and_its_waits(operator: Operator) ->
     assert shown["waits_of_last_day"][0]["p50_seconds"] == pytest.approx(9, abs=0.1)
     told = operator.run("account", "show", "ACME").stdout
     assert "acme (id 77): allowed, weight 1" in told
-    assert "Jobs:     1 queued, 0 held; the oldest waits" in told
+    assert "Job 12 waits longest: The job is the next" in told
+    assert "1 queued and 0 held jobs" in told
     (listed,) = operator.json("account", "list", "--login", "globex")
     assert (listed["jobs"]["queued"], listed["jobs"]["held"]) == (0, 1)
     missing = operator.run("account", "show", "nobody")

@@ -55,6 +55,7 @@ def developer(operator: Operator) -> Iterator[Developer]:
         ("job", "13"),
         ("pods", "--pool", "POOL"),
         ("pod", "POD"),
+        ("pool", "show", "POOL"),
     ],
     ids=" ".join,
 )
@@ -69,6 +70,16 @@ def test_the_api_tells_a_developer_what_postgres_tells_an_operator(
     local, remote = developer.operator.run(*command), developer.run(*command)
     assert (remote.returncode, remote.stderr) == (0, local.stderr)
     assert remote.stdout == local.stdout
+
+
+def test_account_show_asks_the_api_for_all_but_the_waits(developer: Developer) -> None:
+    local, remote = (each.run("account", "show", "acme") for each in (developer.operator, developer))
+    assert (remote.returncode, remote.stderr) == (0, "")
+    assert local.stdout.startswith(remote.stdout)
+    assert set(developer.operator.json("account", "show", "acme")) - set(developer.json("account", "show", "77")) == {
+        "waits_of_last_day"
+    }
+    assert developer.run("account", "show", "nobody").returncode == 1
 
 
 def test_json_of_the_command_has_every_field_of_the_api(developer: Developer) -> None:

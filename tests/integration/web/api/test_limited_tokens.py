@@ -20,18 +20,21 @@ OF_FLEET = {
     ("GET", "/v1/pods"),
     ("GET", "/v1/pools"),
     ("GET", "/v1/pools/{pool_id}"),
+    ("GET", "/v1/pools/{pool_id}/explanation"),
     ("GET", "/v1/repairs"),
     ("GET", "/v1/sweeps"),
 }
 BY_ACCOUNT = {
     "/v1/accounts",
     "/v1/accounts/{account_id}",
+    "/v1/accounts/{account_id}/explanation",
     "/v1/claims",
     "/v1/claims/{claim_id}",
     "/v1/jobs",
     "/v1/jobs/{job_id}",
     "/v1/jobs/{job_id}/explanation",
     "/v1/pods/{pod}",
+    "/v1/pods/{pod}/explanation",
     "/v1/usage",
 }
 

@@ -361,10 +361,10 @@ def test_pool_shows_its_problem_its_pods_and_its_decision(dashboard: Dashboard) 
     page = Parsed(dashboard.see(f"/ui/pools/{pool_id}").text)
     for each in (
         "degraded",
-        "What is wrong PodsDoNotStart: no node has room",
+        "What is in its way PodsDoNotStart: no node has room",
         "1 starting 2 warm",
         "1 queued, 0 held",
-        "up: 3 = 3",
+        "autoscaler passed up: 3 = 3 postgres",
         "Degraded True PodsDoNotStart 2026-11-29 12:00:00 no node has room",
         "delivered 100",
     ):
@@ -384,7 +384,7 @@ def test_pod_shows_how_it_ended(dashboard: Dashboard) -> None:
     (name,) = (row.name for row in dashboard.execute("SELECT name FROM runner_pods"))
     page = Parsed(dashboard.see(f"/ui/pods/{name}").text)
     assert "killed for lack of memory" in page.text
-    assert "runner 137" in page.text
+    assert "containers waits runner ended with exit code 137 pod" in page.text
     assert {"/ui/jobs/100", f"/ui/pools/{pool_id}"} <= set(page.values("href"))
 
 
@@ -395,7 +395,7 @@ def test_account_shows_its_budget_and_its_queue(dashboard: Dashboard) -> None:
     page = Parsed(dashboard.see("/ui/accounts/7").text)
     assert "0 of 9 Pods" in page.text
     assert "0 queued, 1 held" in page.text
-    assert "ostler account allow 7" in page.text
+    assert "ostler account allow acme" in page.text
     assert "/ui/jobs?account_id=7&state=queued&held=true" in page.values("href")
 
 

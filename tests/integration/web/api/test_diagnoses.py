@@ -1,0 +1,108 @@
+"""Explanations of Pods, pools and accounts: from rows to the answer of the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.pools import pod_lists
+from ostler.clock import utcnow
+from rules.token_scopes import TokenScope
+from tasks.pools.pod_lists import pack
+from tests.integration.models.webhook_rows import add_claim
+from tests.integration.web.api.conftest import Stage
+from tests.integration.web.polls.test_admission import seen
+
+
+def explained(stage: Stage, path: str, *, token: str | None = None) -> dict[str, Any]:
+    """Return an explanation of the API, with each of its checks by name."""
+    token = token or stage.reader
+    answer = stage.client.call("GET", f"/api/v1/{path}/explanation", token=token)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    whole = stage.client.call("GET", f"/api/v1/{path}", token=token).json()
+    assert [each["check"] for each in whole["why"]["checks"]] == [each["check"] for each in found["checks"]]
+    return found | {each["check"]: each for each in found["checks"]}
+
+
+def listed(stage: Stage, *pods: Any) -> None:
+    """Store a list of Pods as `ostler.pools` does."""
+    now = utcnow()
+    with stage.engine.begin() as db:
+        pod_lists.store(db, namespace="runners", shares={"small": pack(pods)}, taken_at=now, whole_at=now)
+
+
+def test_pod_is_explained_from_its_four_sources(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.account()
+    stage.job(100, pool_id=pool_id)
+    add_claim(stage.engine, pool_id, 100, account_id=7, runner="small-1-r")
+    (row,) = stage.execute("SELECT uid, name FROM runner_pods")
+    listed(stage, seen(row.name, row.uid, node="node-7", attachable_volumes=True))
+    found = explained(stage, f"pods/{row.uid}")
+    assert found["kubernetes"]["evidence"] == "phase Running, node node-7"
+    assert found["claim"]["evidence"].endswith("is delivered for job 100")
+    assert found["runner"]["evidence"] == "GitHub has reported no job of its runner"
+    assert found["containers"]["result"] == "open"
+    assert found["next"]["evidence"].startswith("the sweep resume continues the claim")
+    stage.execute("UPDATE runner_pods SET exit_reason = 'OOMKilled', runner_exit_code = 137, terminal_at = now()")
+    ended = explained(stage, f"pods/{row.name}")
+    assert ended["summary"].startswith("It was killed for lack of memory")
+    assert ended["containers"]["evidence"] == "runner ended with exit code 137"
+    assert {each["source"] for each in ended["checks"]} == {"postgres", "kubernetes", "github", "pod"}
+
+
+def test_pod_that_polls_no_more_and_pod_on_a_gone_node_name_their_sweep(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.execute(
+        """
+        INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, first_polled_at,
+                                 polled_at)
+        VALUES (:pool, 'runners', 'quiet', 'quiet', 'a', 'h', now() - interval '1 h', now() - interval '1 h',
+                now() - interval '10 min')
+        """,
+        pool=pool_id,
+    )
+    quiet = explained(stage, "pods/quiet")
+    assert quiet["summary"].endswith("but the Pod polls no more.")
+    assert quiet["next"]["evidence"].startswith("the sweep unresponsive_pods retires")
+    stage.execute("UPDATE runner_pods SET node_gone_at = now()")
+    assert explained(stage, "pods/quiet")["next"]["evidence"].startswith("the sweep gone_nodes checks")
+
+
+def test_pool_is_explained_by_what_is_in_its_way(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.account()
+    stage.job(100, pool_id=pool_id)
+    stage.execute("UPDATE pools SET paused = true")
+    found = explained(stage, f"pools/{pool_id}")
+    assert found["summary"] == "No Pod is warm: the pool is paused and creates no Pods."
+    assert found["cure"] == "Resume the pool: `ostler pool resume small`."
+    assert found["queue"]["evidence"] == "1 queued and 0 held jobs"
+    assert stage.get("/pools/99/explanation").status_code == 404
+
+
+def test_account_is_explained_by_its_oldest_job(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.account(7, "acme")
+    stage.account(8, "globex")
+    stage.execute("UPDATE accounts SET weight = 3 WHERE id = 8")
+    for number, account in ((100, 7), (101, 7), (102, 8)):
+        stage.job(number, pool_id=pool_id, account_id=account)
+    found = explained(stage, "accounts/7")
+    oldest = stage.get("/jobs/100/explanation").json()
+    assert found["summary"] == f"Job 100 waits longest: {oldest['summary']}"
+    assert found["cure"] == oldest["cure"]
+    assert "25% of the weights" in found["share"]["evidence"]
+
+
+def test_token_of_an_account_sees_no_node_and_no_share(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.account()
+    stage.job(100, pool_id=pool_id)
+    add_claim(stage.engine, pool_id, 100, account_id=7)
+    (row,) = stage.execute("SELECT uid, name FROM runner_pods")
+    listed(stage, seen(row.name, row.uid, node="node-7"))
+    token = stage.token(TokenScope.READ, accounts=[7])
+    assert "node-7" in str(explained(stage, f"pods/{row.uid}"))
+    assert "node-7" not in str(explained(stage, f"pods/{row.uid}", token=token))
+    assert "% of the weights" not in str(explained(stage, "accounts/7", token=token))
