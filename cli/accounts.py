@@ -12,7 +12,7 @@ import typer
 from cli import remote
 from cli.output import Json, Limit, age, author, fail, given_id, print_json, print_more, query
 from cli.stats import print_waits, shown
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
+from cli.tables import Column, Form, Kind, listed, plain, print_names, print_table
 from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from ostler.reasons import endpoint, reason_of
@@ -36,17 +36,15 @@ app = typer.Typer(no_args_is_help=True, help="Show and change budgets, weights a
 
 
 @app.command("list")
+@listed
 def list_(
+    form: Form,
     login: Annotated[str | None, typer.Option(help="show only the account with this login")] = None,
     limit: Limit = 50,
-    as_json: Json = False,
-    wide: Wide = False,
-    output: Output = None,
 ) -> None:
     """List accounts with their budgets and their current use."""
     from models.browse.accounts import AccountFilter, list_accounts, told
 
-    form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
     found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
     rows = [told(story) for story in found.stories]

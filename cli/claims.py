@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.accounts import account_id
-from cli.output import BIGGEST_ID, Json, Limit, age, object_of, print_json, print_next_page, query
+from cli.output import BIGGEST_ID, Limit, age, object_of, print_json, print_next_page, query
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.tables import Column, Form, Kind, listed, print_names, print_table
 from ostler.clock import utcnow
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from models.browse.page import Page
 
 
+@listed
 def claims(
+    form: Form,
     state: Annotated[ClaimState | None, typer.Option(help="show only claims in this state")] = None,
     everything: Annotated[bool, typer.Option("--all", help="also show claims that have ended")] = False,
     purpose: Annotated[Purpose | None, typer.Option(help="show only claims with this purpose")] = None,
@@ -29,9 +31,6 @@ def claims(
     job: Annotated[int | None, typer.Option(min=1, max=BIGGEST_ID, help="GitHub's id of the job")] = None,
     pod: Annotated[str | None, typer.Option(help="name or UID of a Pod")] = None,
     limit: Limit = 50,
-    as_json: Json = False,
-    wide: Wide = False,
-    output: Output = None,
 ) -> None:
     """List claims, newest first. Without --all, --state, --job and --pod, only live claims are listed."""
     from models.browse.claims import ClaimFilter, list_claims
@@ -49,7 +48,6 @@ def claims(
         )
         return list_claims(db, wanted, limit=limit)
 
-    form = form_of(as_json=as_json, wide=wide, output=output)
     page = query(body)
     if form is Form.JSON:
         print_json([{**object_of(row), "pod_end": describe(end_of(row))} for row in page.rows])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from cli.output import Json, age, print_json, query
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.output import age, print_json, query
+from cli.tables import Column, Form, Kind, listed, print_names, print_table
 from ostler.clock import utcnow
 
 
-def gates(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
+@listed
+def gates(form: Form) -> None:
     """List the gates of GitHub and Kubernetes. A closed gate stops reaping and scaling, but never dispatch."""
     from models.upstream import gates as rows
 
-    form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
     found = query(rows.read)
     if form is Form.JSON:

@@ -12,9 +12,23 @@ from typer.core import TyperGroup
 
 from cli import remote
 from cli.accounts import account_id, wake
-from cli.output import BIGGEST_ID, Json, Limit, age, author, fail, print_json, print_more, query
+from cli.output import (
+    BIGGEST_ID,
+    Failed,
+    Json,
+    Limit,
+    Since,
+    Sort,
+    age,
+    author,
+    fail,
+    print_json,
+    print_more,
+    query,
+    since_of,
+)
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_table
 from cli.timeline import print_checks, print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
@@ -31,31 +45,38 @@ if TYPE_CHECKING:
     from rules.waiting.steps import Explanation
 
 
+@listed
 def jobs(
+    form: Form,
     state: Annotated[JobState | None, typer.Option(help="show only jobs in this state")] = None,
     hold: Annotated[HoldReason | None, typer.Option(help="show only jobs with this hold reason")] = None,
     held: Annotated[bool, typer.Option("--held", help="show only held jobs")] = False,
     account: Annotated[str | None, typer.Option(help="login or id")] = None,
     pool: Annotated[str | None, typer.Option(help="name or id")] = None,
     repository: Annotated[str | None, typer.Option(help="owner/name")] = None,
+    label: Annotated[str | None, typer.Option(help="show only jobs that ask for this label")] = None,
+    failed: Failed = False,
+    since: Since = None,
+    sort: Sort = "newest",
     limit: Limit = 50,
-    as_json: Json = False,
-    wide: Wide = False,
-    output: Output = None,
 ) -> None:
-    """List jobs, newest first. With OSTLER_API_URL, the command asks the REST API instead of Postgres."""
-    form = form_of(as_json=as_json, wide=wide, output=output)
+    """List jobs. With OSTLER_API_URL, the command asks the REST API instead of Postgres."""
     api, now = remote.chosen(), utcnow()
+    filters = {
+        "state": state,
+        "hold_reason": hold,
+        "held": held or None,
+        "repository": repository,
+        "label": label,
+        "failed": failed or None,
+        "since": since_of(since, now=now),
+    }
     if api is None:
         rows, more = query(
             lambda db: _listed(
                 db,
-                state=state,
-                hold=hold,
-                held=held,
-                account=account_id(db, account),
-                pool=pool_id(db, pool),
-                repository=repository,
+                {**filters, "account_id": account_id(db, account), "pool_id": pool_id(db, pool)},
+                sort=sort,
                 limit=limit,
                 now=now,
             )
@@ -64,12 +85,10 @@ def jobs(
         rows, more = api.items(
             "jobs",
             limit=limit,
-            state=state,
-            hold_reason=hold,
-            held=held or None,
+            sort=sort,
+            **filters,
             account_id=api.id_of("accounts", "login", account),
             pool_id=api.id_of("pools", "name", pool),
-            repository=repository,
         )
     if form is Form.JSON:
         print_json(rows)
@@ -110,29 +129,13 @@ def jobs(
 
 
 def _listed(
-    db: Connection,
-    *,
-    state: JobState | None,
-    hold: HoldReason | None,
-    held: bool,
-    account: int | None,
-    pool: int | None,
-    repository: str | None,
-    limit: int,
-    now: datetime,
+    db: Connection, filters: dict[str, Any], *, sort: str, limit: int, now: datetime
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return a page of jobs, and whether more jobs exist."""
     from models.browse.jobs import JobFilter, list_jobs, shown
+    from models.browse.page import Order
 
-    wanted = JobFilter(
-        state=state,
-        hold_reason=hold,
-        held=True if held else None,
-        account_id=account,
-        pool_id=pool,
-        repository=repository,
-    )
-    page = list_jobs(db, wanted, limit=limit)
+    page = list_jobs(db, JobFilter(**filters), order=Order(sort), limit=limit)
     return [shown(row, now=now) for row in page.rows], page.next_id is not None
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import typer
 
@@ -36,6 +36,8 @@ Since = Annotated[
     str | None,
     typer.Option(metavar="AGE|TIME", help="show only rows since then: an age such as 24h, or an ISO 8601 time"),
 ]
+Sort = Annotated[Literal["newest", "oldest"], typer.Option(help="which row comes first")]
+Failed = Annotated[bool, typer.Option("--failed", help="show only rows that failed")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="maximum number of rows")]
 
 BIGGEST_ID = 2**63 - 1

@@ -9,9 +9,9 @@ from urllib.parse import quote
 import typer
 
 from cli import remote
-from cli.output import Json, Limit, age, fail, print_json, print_more, query
+from cli.output import Failed, Json, Limit, Since, Sort, age, fail, print_json, print_more, query, since_of
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_table
+from cli.tables import Column, Form, Kind, listed, plain, print_names, print_table
 from cli.timeline import print_checks, print_summary, print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
@@ -24,22 +24,27 @@ SHOWN = 10
 """Number of jobs of a persistent runner that are shown. `--json` shows more."""
 
 
+@listed
 def pods(
+    form: Form,
     pool: Annotated[str | None, typer.Option(help="name or id")] = None,
     everything: Annotated[bool, typer.Option("--all", help="also show Pods that are gone")] = False,
+    failed: Failed = False,
+    since: Since = None,
+    sort: Sort = "newest",
     limit: Limit = 50,
-    as_json: Json = False,
-    wide: Wide = False,
-    output: Output = None,
 ) -> None:
-    """List runner Pods with their live claims, newest first. With OSTLER_API_URL, the command asks the REST API."""
-    form = form_of(as_json=as_json, wide=wide, output=output)
+    """List runner Pods with their live claims. With OSTLER_API_URL, the command asks the REST API."""
     api, now = remote.chosen(), utcnow()
+    filters = {
+        "gone": None if everything else False,
+        "failed": failed or None,
+        "since": since_of(since, now=now),
+    }
     if api is None:
-        rows, more = query(lambda db: _listed(db, pool_id(db, pool), everything=everything, limit=limit))
+        rows, more = query(lambda db: _listed(db, {**filters, "pool_id": pool_id(db, pool)}, sort=sort, limit=limit))
     else:
-        gone = None if everything else False
-        rows, more = api.items("pods", limit=limit, pool_id=api.id_of("pools", "name", pool), gone=gone)
+        rows, more = api.items("pods", limit=limit, sort=sort, **filters, pool_id=api.id_of("pools", "name", pool))
     if form is Form.JSON:
         print_json(rows)
         return
@@ -74,11 +79,12 @@ def pods(
     print_more(len(rows), more=more)
 
 
-def _listed(db: Connection, pool: int | None, *, everything: bool, limit: int) -> tuple[list[dict[str, Any]], bool]:
+def _listed(db: Connection, filters: dict[str, Any], *, sort: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
     """Return a page of Pods, and whether more Pods exist."""
+    from models.browse.page import Order
     from models.browse.pods import PodFilter, list_pods
 
-    page = list_pods(db, PodFilter(pool_id=pool, gone=None if everything else False), limit=limit)
+    page = list_pods(db, PodFilter(**filters), order=Order(sort), limit=limit)
     return [dict(row._mapping) for row in page.rows], page.next_id is not None
 
 

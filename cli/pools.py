@@ -13,7 +13,7 @@ import typer
 
 from cli import remote
 from cli.output import Json, Limit, age, fail, given_id, print_json, query
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, plain, print_names, print_note, print_table
+from cli.tables import Column, Form, Kind, listed, plain, print_names, print_note, print_table
 from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from rules.pools.pod_states import COUNTED_WITHIN
@@ -36,18 +36,16 @@ app = typer.Typer(no_args_is_help=True, help="Show, convert, scale, pause, drain
 
 
 @app.command("list")
+@listed
 def list_(
+    form: Form,
     why: Annotated[bool, typer.Option("--why", help="show the last decision of the autoscaler for each pool")] = False,
     everything: Annotated[bool, typer.Option("--all", help="also show pools whose RunnerPool was deleted")] = False,
     limit: Limit = 50,
-    as_json: Json = False,
-    wide: Wide = False,
-    output: Output = None,
 ) -> None:
     """List pools with the numbers of their Pods and jobs."""
     from models.browse.pools import PoolFilter, list_pools, pool_stories, told
 
-    form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
 
     def body(db: Connection) -> tuple[list[Seen], Obstacle | None]:

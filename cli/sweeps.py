@@ -13,9 +13,11 @@ import typer
 
 from cli.output import (
     BIGGEST_ID,
+    Failed,
     Json,
     Limit,
     Since,
+    Sort,
     age,
     author,
     fail,
@@ -26,7 +28,7 @@ from cli.output import (
     query,
     since_of,
 )
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_note, print_table
+from cli.tables import Column, Form, Kind, listed, print_names, print_note, print_table
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import reason_of
@@ -49,11 +51,11 @@ Why = Annotated[str, typer.Option("--why", help="reason, shown to all operators"
 
 
 @app.command("list")
-def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
+@listed
+def list_(form: Form) -> None:
     """List sweeps with their pause switches and the results of their last runs."""
     from models.browse.sweeps import list_sweeps
 
-    form = form_of(as_json=as_json, wide=wide, output=output)
     now = utcnow()
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
@@ -140,7 +142,9 @@ def run(
         raise typer.Exit(1)
 
 
+@listed
 def repairs(
+    form: Form,
     sweep: Annotated[str | None, typer.Option(help="show only repairs of this sweep")] = None,
     outcome: Annotated[Repaired | None, typer.Option(help="show only repairs with this outcome")] = None,
     dry: Annotated[
@@ -152,7 +156,9 @@ def repairs(
     run_id: Annotated[
         int | None, typer.Option("--run", min=1, max=BIGGEST_ID, help="show only repairs of this run")
     ] = None,
+    failed: Failed = False,
     since: Since = None,
+    sort: Sort = "newest",
     destructive: Annotated[
         bool | None, typer.Option("--destructive/--harmless", help="show only repairs that delete something, or others")
     ] = None,
@@ -164,11 +170,9 @@ def repairs(
         ),
     ] = False,
     limit: Limit = 50,
-    as_json: Json = False,
-    wide: Wide = False,
-    output: Output = None,
 ) -> None:
-    """List the repairs of the sweeps, newest first, each with its outcome."""
+    """List the repairs of the sweeps, each with its outcome."""
+    from models.browse.page import Order
     from models.browse.repairs import RepairFilter, list_repairs, summary
 
     if sweep is not None:
@@ -185,8 +189,8 @@ def repairs(
         run_id=run_id,
         since=begin,
         kills=destructive,
+        failed=failed or None,
     )
-    form = form_of(as_json=as_json, wide=wide, output=output)
     if by_day:
         if replace(wanted, since=None) != RepairFilter():
             raise typer.BadParameter("--summary can be used only with --since, --json, --wide and -o")
@@ -197,7 +201,7 @@ def repairs(
         else:
             print_summary(rows, since=first, wide=form is Form.WIDE)
         return
-    page = query(lambda db: list_repairs(db, wanted, limit=limit))
+    page = query(lambda db: list_repairs(db, wanted, order=Order(sort), limit=limit))
     if form is Form.JSON:
         print_json(list(page.rows))
         return

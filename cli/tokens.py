@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.output import BIGGEST_ID, Json, age, author, fail, print_json, query
-from cli.tables import Column, Form, Kind, Output, Wide, form_of, print_names, print_table
+from cli.tables import Column, Form, Kind, listed, print_names, print_table
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 
@@ -79,11 +79,11 @@ def create(
 
 
 @app.command("list")
-def list_(as_json: Json = False, wide: Wide = False, output: Output = None) -> None:
+@listed
+def list_(form: Form) -> None:
     """List tokens, including expired and revoked ones."""
     from models.browse import api_tokens
 
-    form = form_of(as_json=as_json, wide=wide, output=output)
     rows = query(api_tokens.list_tokens)
     if form is Form.JSON:
         print_json(list(rows))

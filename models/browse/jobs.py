@@ -43,6 +43,8 @@ EXPECTED_OF = timedelta(hours=1)
 FURTHEST = 1000
 """Maximum number of jobs that are counted as ahead of a job."""
 
+_FAILED = "'failure', 'timed_out', 'startup_failure'"
+
 _COLUMNS = """
     t.id, t.account_id, (SELECT login FROM accounts WHERE id = t.account_id) AS account, t.repository, t.run_id,
     t.run_attempt, t.name, t.workflow_name, t.head_branch, t.labels, t.state, t.conclusion, t.pool_id,
@@ -62,12 +64,18 @@ class JobFilter:
     account_id: int | None = None
     pool_id: int | None = None
     repository: str | None = None
+    since: datetime | None = None
+    label: str | None = None
+    """A label that the job asks for, in upper or lower case."""
+    failed: bool | None = None
     accounts: Collection[int] | None = None
     """The ids of the accounts that the caller may see. None means all accounts."""
 
 
-def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, limit: int) -> Page:
-    """Return one page of jobs, newest first."""
+def list_jobs(
+    db: Connection, wanted: JobFilter, *, order: Order = Order.NEWEST, after: int | None = None, limit: int
+) -> Page:
+    """Return one page of jobs in the order of their ids, which GitHub counts upwards."""
     conditions: dict[str, Any] = {
         "t.state = :value": wanted.state,
         "t.hold_reason = :value": wanted.hold_reason,
@@ -75,12 +83,16 @@ def list_jobs(db: Connection, wanted: JobFilter, *, after: int | None = None, li
         "t.pool_id = :value": wanted.pool_id,
         "t.repository = :value": wanted.repository,
         OF_ACCOUNTS: None if wanted.accounts is None else list(wanted.accounts),
+        "t.queued_at >= :value": wanted.since,
+        "EXISTS (SELECT FROM unnest(t.labels) l WHERE lower(l) = lower(:value))": wanted.label,
+        f"t.conclusion IN ({_FAILED})": True if wanted.failed else None,
+        f"t.conclusion IS NULL OR t.conclusion NOT IN ({_FAILED})": True if wanted.failed is False else None,
         "t.hold_reason IS NOT NULL": True if wanted.held else None,
         "t.hold_reason IS NULL": True if wanted.held is False else None,
     }
     if wanted.state is not None and wanted.state is not JobState.COMPLETED:
         conditions["t.state <> :value"] = JobState.COMPLETED  # lets Postgres use the partial index
-    return read(db, _COLUMNS, table="jobs", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)
+    return read(db, _COLUMNS, table="jobs", conditions=conditions, order=order, after=after, limit=limit)
 
 
 @dataclass(frozen=True, slots=True)

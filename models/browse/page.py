@@ -25,8 +25,13 @@ LARGEST = 200
 class Order(StrEnum):
     """Order of a list: the newest or the oldest row first."""
 
-    NEWEST = "DESC"
-    OLDEST = "ASC"
+    NEWEST = "newest"
+    OLDEST = "oldest"
+
+    @property
+    def sql(self) -> str:
+        """Return the direction in SQL."""
+        return "DESC" if self is Order.NEWEST else "ASC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,14 @@ def read(
     of the previous page, or None for the first page.
     """
     chosen = {sql: value for sql, value in conditions.items() if value is not None}
-    clauses = [sql.replace(":value", f":value{number}") for number, sql in enumerate(chosen)]
+    clauses = [f"({sql})".replace(":value", f":value{number}") for number, sql in enumerate(chosen)]
     values = {f"value{number}": value for number, value in enumerate(chosen.values())}
     if after is not None:
         clauses.append(f"t.id {'<' if order is Order.NEWEST else '>'} :after")
         values["after"] = after
     where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
     rows = db.execute(
-        text(f"SELECT {select} FROM {table} t {joined} {where} ORDER BY t.id {order} LIMIT :limit"),
+        text(f"SELECT {select} FROM {table} t {joined} {where} ORDER BY t.id {order.sql} LIMIT :limit"),
         values | {"limit": limit + 1, **(joins or {})},
     ).all()
     return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -94,14 +95,28 @@ class PodFilter:
 
     pool_id: int | None = None
     gone: bool | None = None
+    since: datetime | None = None
+    failed: bool | None = None
 
 
-def list_pods(db: Connection, wanted: PodFilter, *, after: int | None = None, limit: int) -> Page:
-    """Return one page of Pods with their live claims, newest first."""
+_FAILED = """
+    t.node_gone_at IS NOT NULL OR coalesce(t.runner_exit_code, 0) <> 0 OR coalesce(t.poller_exit_code, 0) <> 0
+    OR coalesce(t.exit_reason, 'Completed') <> 'Completed'
+"""
+"""SQL condition on a Pod: its node is gone, or one of its containers failed."""
+
+
+def list_pods(
+    db: Connection, wanted: PodFilter, *, order: Order = Order.NEWEST, after: int | None = None, limit: int
+) -> Page:
+    """Return one page of Pods with their live claims, in the order of their creation."""
     conditions: dict[str, Any] = {
         "t.pool_id = :value": wanted.pool_id,
         "t.gone_at IS NULL": True if wanted.gone is False else None,
         "t.gone_at IS NOT NULL": True if wanted.gone else None,
+        "t.created_at >= :value": wanted.since,
+        _FAILED: True if wanted.failed else None,
+        f"NOT ({_FAILED})": True if wanted.failed is False else None,
     }
     return read(
         db,
@@ -109,7 +124,7 @@ def list_pods(db: Connection, wanted: PodFilter, *, after: int | None = None, li
         table="runner_pods",
         joined="LEFT JOIN claims c ON c.pod_uid = t.uid AND c.ended_at IS NULL",
         conditions=conditions,
-        order=Order.NEWEST,
+        order=order,
         after=after,
         limit=limit,
     )

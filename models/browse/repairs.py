@@ -33,12 +33,17 @@ class RepairFilter:
     run_id: int | None = None
     since: datetime | None = None
     kills: bool | None = None
+    failed: bool | None = None
 
 
-def list_repairs(db: Connection, wanted: RepairFilter, *, after: int | None = None, limit: int) -> Page:
-    """Return one page of repairs, newest first."""
+def list_repairs(
+    db: Connection, wanted: RepairFilter, *, order: Order = Order.NEWEST, after: int | None = None, limit: int
+) -> Page:
+    """Return one page of repairs in the order of their times."""
     conditions: dict[str, Any] = {
         "t.sweep = :value": wanted.sweep,
+        "t.outcome = 'failed'": wanted.failed or None,
+        "t.outcome <> 'failed'": wanted.failed is False or None,
         "t.outcome = :value": wanted.outcome,
         "t.dry": wanted.dry or None,
         "NOT t.dry": wanted.dry is False or None,
@@ -50,7 +55,7 @@ def list_repairs(db: Connection, wanted: RepairFilter, *, after: int | None = No
         "t.kills": wanted.kills or None,
         "NOT t.kills": wanted.kills is False or None,
     }
-    return read(db, _COLUMNS, table="repairs", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)
+    return read(db, _COLUMNS, table="repairs", conditions=conditions, order=order, after=after, limit=limit)
 
 
 def count_repairs(db: Connection, *, since: datetime) -> Sequence[Row[Any]]:

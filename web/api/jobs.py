@@ -26,12 +26,12 @@ from web.api.database import Database
 from web.api.gate import author
 from web.api.limited import Visible
 from web.api.problems import Refusal, not_found, problem_of
-from web.api.schema import Event, FilterId, Id, Listing, Name, Page, Shown
+from web.api.schema import Event, FilterId, Id, Name, Page, Shown, Sorted
 from web.process.publisher import Publisher
 
 
-class Jobs(Listing):
-    """Filters of the list of jobs. The newest job comes first."""
+class Jobs(Sorted):
+    """Filters of the list of jobs. A job failed if its conclusion is `failure`, `timed_out` or `startup_failure`."""
 
     state: JobState | None = Field(default=None, description="only jobs in this state")
     hold_reason: HoldReason | None = Field(default=None, description="only jobs that are held for this reason")
@@ -40,6 +40,9 @@ class Jobs(Listing):
     pool_id: FilterId | None = Field(default=None, description="only jobs of this pool, by Ostler's id")
     repository: Name | None = Field(
         default=None, description="only jobs of this repository, as `owner/name`", examples=["acme/shop"]
+    )
+    label: Name | None = Field(
+        default=None, description="only jobs that ask for this label, in upper or lower case", examples=["gpu"]
     )
 
 
@@ -136,7 +139,7 @@ def router(
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = JobFilter(**query.filters(), accounts=accounts)
-        page = await database().run(lambda db: list_jobs(db, wanted, after=after, limit=query.limit))
+        page = await database().run(lambda db: list_jobs(db, wanted, order=query.sort, after=after, limit=query.limit))
         now = utcnow()
         return {
             "items": [shown(row, now=now) for row in page.rows],

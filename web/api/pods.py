@@ -20,13 +20,13 @@ from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible
 from web.api.problems import not_found
-from web.api.schema import Event, FilterId, Listing, Name, Page, Shown
+from web.api.schema import Event, FilterId, Name, Page, Shown, Sorted
 
 PodName = Annotated[Name, Path(description="name or UID", examples=["small-0a1b2c3d"])]
 
 
-class Pods(Listing):
-    """Filters of the list of Pods. The newest Pod comes first."""
+class Pods(Sorted):
+    """Filters of the list of Pods. A Pod failed if its node is gone, or if one of its containers failed."""
 
     pool_id: FilterId | None = Field(default=None, description="only Pods of this pool, by Ostler's id")
     gone: bool | None = Field(default=None, description="true: only Pods that are gone; false: only other Pods")
@@ -131,7 +131,7 @@ def router(database: Callable[[], Database], cursors: Cursors, timings: Timings)
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = PodFilter(**query.filters())
-        page = await database().run(lambda db: list_pods(db, wanted, after=after, limit=query.limit))
+        page = await database().run(lambda db: list_pods(db, wanted, order=query.sort, after=after, limit=query.limit))
         return {"items": page.rows, "next_cursor": cursors.make(listing, page.next_id)}
 
     async def read(pod: str, accounts: Visible) -> dict[str, Any]:

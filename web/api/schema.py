@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Path
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
-from models.browse.page import LARGEST
+from models.browse.page import LARGEST, Order
 
 BIGGEST_ID = 2**63 - 1
 DEFAULT_LIMIT = 50
@@ -51,6 +51,20 @@ class Listing(BaseModel):
         A cursor is made for one such text. It is not valid for a list with another text.
         """
         return f"{type(self).__name__} {self.model_dump_json(exclude={'limit', 'cursor'}, exclude_none=True)}"
+
+
+class Sorted(Listing):
+    """Parameters of a list with a choice of the order."""
+
+    sort: Order = Field(default=Order.NEWEST, description="order of the list: the newest or the oldest item first")
+    since: AwareDatetime | None = Field(
+        default=None, description="only items since this time", examples=["2026-11-29T12:00:00Z"]
+    )
+    failed: bool | None = Field(default=None, description="true: only items that failed; false: only other items")
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by name, without the page and the order."""
+        return self.model_dump(exclude={"limit", "cursor", "sort"})
 
 
 class Shown(BaseModel):

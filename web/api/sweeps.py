@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from models.browse.repairs import RepairFilter, list_repairs
@@ -20,7 +20,7 @@ from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import author
 from web.api.problems import not_found
-from web.api.schema import FilterId, Listing, Name, Page, Shown
+from web.api.schema import FilterId, Name, Page, Shown, Sorted
 
 SweepName = Annotated[str, Path(max_length=100, description="name", examples=["stale_claims"])]
 
@@ -56,8 +56,8 @@ class Switch(BaseModel):
     why: str = Field(default="", max_length=200, pattern=r"^[^\x00]*$", description="reason, shown to all operators")
 
 
-class Repairs(Listing):
-    """Filters of the list of repairs. The newest repair comes first."""
+class Repairs(Sorted):
+    """Filters of the list of repairs. A repair failed if its effect was not seen in time."""
 
     sweep: Literal[SWEEPS] | None = Field(  # type: ignore[valid-type]  # the names are in ostler/task_names.py
         default=None, description="only repairs of this sweep"
@@ -68,9 +68,6 @@ class Repairs(Listing):
     job_id: FilterId | None = Field(default=None, description="only repairs of this job, by GitHub's id")
     run_id: FilterId | None = Field(default=None, description="only repairs of this run of a sweep")
     pod_uid: Name | None = Field(default=None, description="only repairs of the Pod with this UID")
-    since: AwareDatetime | None = Field(
-        default=None, description="only repairs since this time", examples=["2026-11-29T12:00:00Z"]
-    )
 
 
 class Repair(Shown):
@@ -130,7 +127,9 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = RepairFilter(**query.filters())
-        page = await database().run(lambda db: list_repairs(db, wanted, after=after, limit=query.limit))
+        page = await database().run(
+            lambda db: list_repairs(db, wanted, order=query.sort, after=after, limit=query.limit)
+        )
         return {"items": list(page.rows), "next_cursor": cursors.make(listing, page.next_id)}
 
     return routes

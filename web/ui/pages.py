@@ -130,7 +130,7 @@ class Pages:
         streamed = wants_stream(request)  # a stream does not replace the form of the filters
 
         def body(db: Connection) -> tuple[Page, Sequence[Row[Any]], Sequence[Row[Any]]]:
-            jobs = list_jobs(db, wanted, after=after, limit=query.limit)
+            jobs = list_jobs(db, wanted, order=query.sort, after=after, limit=query.limit)
             if streamed:
                 return jobs, (), ()
             accounts = list_accounts(db, AccountFilter(accounts=holder.accounts), limit=LARGEST)
@@ -289,9 +289,11 @@ class Pages:
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
         wanted = RepairFilter(**query.filters())
-        repairs = await self._database().run(lambda db: list_repairs(db, wanted, after=after, limit=query.limit))
+        repairs = await self._database().run(
+            lambda db: list_repairs(db, wanted, order=query.sort, after=after, limit=query.limit)
+        )
         values = {
-            "filtered": bool(query.model_dump(exclude={"limit"}, exclude_none=True)),
+            "filtered": bool(query.model_dump(exclude={"limit", "sort"}, exclude_none=True)),
             "repairs": repairs.rows,
             "next_page": _next(request, self._cursors.make(listing, repairs.next_id)),
         }

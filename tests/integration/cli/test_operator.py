@@ -112,6 +112,49 @@ def test_jobs_are_listed_and_filtered_for_people_and_for_scripts(operator: Opera
     assert [job["id"] for job in operator.json("jobs", "--repository", "acme/app", "--limit", "1")] == [12]
 
 
+def test_jobs_are_filtered_by_age_label_and_result_in_both_orders(operator: Operator) -> None:
+    operator.execute("UPDATE jobs SET queued_at = now() - CASE WHEN id = 11 THEN interval '2 days' ELSE '0' END")
+    operator.execute(
+        "UPDATE jobs SET state = 'completed', completed_at = now(), conclusion = 'timed_out' WHERE id = 13"
+    )
+    for options, expected in (
+        (("--since", "1d"), ["13", "12"]),
+        (("--label", "GPU"), ["13"]),
+        (("--failed",), ["13"]),
+        (("--sort", "oldest"), ["11", "12", "13"]),
+        (("--sort", "oldest", "--limit", "1"), ["11"]),
+        (("--failed", "--label", "linux"), []),
+    ):
+        assert operator.run("jobs", *options, "-o", "name").stdout.split() == expected, options
+    assert operator.run("jobs", "--sort", "name").returncode == 2
+    assert "--since" in operator.run("jobs", "--since", "soon").stderr
+
+
+def test_pods_and_repairs_are_filtered_by_age_and_result(operator: Operator) -> None:
+    ((pod,),) = operator.execute("SELECT name FROM runner_pods")
+    operator.execute("UPDATE runner_pods SET created_at = now() - interval '2 days'")
+    assert operator.run("pods", "-o", "name").stdout.split() == [pod]
+    assert operator.run("pods", "--since", "1d", "-o", "name").stdout == ""
+    assert operator.run("pods", "--failed", "-o", "name").stdout == ""
+    for failure in (
+        "UPDATE runner_pods SET runner_exit_code = 137",
+        "UPDATE runner_pods SET exit_reason = 'Evicted'",
+        "UPDATE runner_pods SET node_gone_at = now()",
+    ):
+        operator.execute(failure)
+        assert operator.run("pods", "--failed", "--all", "-o", "name").stdout.split() == [pod], failure
+        operator.execute("UPDATE runner_pods SET runner_exit_code = 0, exit_reason = 'Completed', node_gone_at = NULL")
+        assert operator.run("pods", "--failed", "--all", "-o", "name").stdout == "", failure
+    operator.execute(
+        "INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by) "
+        "SELECT 'resume', 1, now(), 'w', 'w', '{}', false, false, 'own', o, now() "
+        "FROM unnest(ARRAY['failed', 'verified']) o (o)"
+    )
+    (failed, verified) = operator.run("repairs", "--sort", "oldest", "-o", "name").stdout.split()
+    assert operator.run("repairs", "--failed", "-o", "name").stdout.split() == [failed]
+    assert operator.run("repairs", "--sort", "newest", "-o", "name").stdout.split() == [verified, failed]
+
+
 def test_held_account_is_told_with_who_held_it_and_since_when(operator: Operator) -> None:
     me = operator.run("account", "hold", "acme")
     assert me.stdout == "acme (77) is held: 1 of its Pods are in use, and 1 of its jobs are queued\n", me.stderr
