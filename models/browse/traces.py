@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row
 from models.db.sql import text
 
 SETTLED = timedelta(seconds=30)
-"""An event is exported when it has this age. A transaction can commit an event this long after the time of the event."""
+"""Age of an event when it is exported. A transaction can commit an event this long after its time."""
 LONGEST_TEXT = 256
 
 

@@ -40,13 +40,14 @@ _HEADS = Prepared(
     "heads",
     f"""
     WITH RECURSIVE walk AS (
-        (SELECT account_id FROM jobs WHERE {QUEUED}
+        -- One entry of the index for each account: the first job of its queue.
+        (SELECT account_id, queued_at FROM jobs WHERE {QUEUED}
          AND NOT EXISTS (SELECT FROM pools WHERE id = :pool_id AND rerouting_since IS NOT NULL)
-         ORDER BY account_id LIMIT 1)
+         ORDER BY account_id, priority DESC, queued_at, id LIMIT 1)
         UNION ALL
-        SELECT (SELECT account_id FROM jobs WHERE {QUEUED} AND account_id > walk.account_id
-                ORDER BY account_id LIMIT 1)
-        FROM walk WHERE walk.account_id IS NOT NULL
+        SELECT head.* FROM walk CROSS JOIN LATERAL (
+            SELECT account_id, queued_at FROM jobs WHERE {QUEUED} AND account_id > walk.account_id
+            ORDER BY account_id, priority DESC, queued_at, id LIMIT 1) head
     ), used AS (
         SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
         FROM ({used_pods()}) pods
@@ -62,9 +63,6 @@ _HEADS = Prepared(
         JOIN accounts a ON a.id = walk.account_id
         CROSS JOIN totals t
         LEFT JOIN used u ON u.account_id = a.id
-        CROSS JOIN LATERAL (
-            SELECT queued_at FROM jobs WHERE {QUEUED} AND account_id = a.id
-            ORDER BY priority DESC, queued_at, id LIMIT 1) head
         WHERE a.id <> :braked AND a.access = 'allowed' AND ((coalesce(u.count, 0) < a.budget_count
                AND coalesce(u.vcpu, 0) + :vcpu <= a.budget_vcpu
                AND coalesce(u.memory, 0) + :memory <= a.budget_memory)
@@ -74,7 +72,7 @@ _HEADS = Prepared(
                  greatest(coalesce(u.count, 0) / nullif(t.count, 0)::float,
                           coalesce(u.vcpu, 0) / nullif(t.vcpu, 0)::float,
                           coalesce(u.memory, 0) / nullif(t.memory, 0)::float) / a.weight NULLS FIRST,
-                 head.queued_at, a.id
+                 walk.queued_at, a.id
         LIMIT :batch
     ), braked AS MATERIALIZED (
         -- The same rule as `rules.claims.runner_brakes.brake_of`. `account_id` is NULL if the whole pool is braked.
