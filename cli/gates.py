@@ -9,7 +9,7 @@ from ostler.clock import utcnow
 
 @listed
 def gates(form: Form) -> None:
-    """List the gates of GitHub and Kubernetes. A closed gate stops reaping and scaling, but never dispatch."""
+    """List the gates of GitHub and Kubernetes. A tripped gate stops reaping and scaling, but never dispatch."""
     from models.upstream import gates as rows
 
     now = utcnow()
@@ -34,7 +34,7 @@ def gates(form: Form) -> None:
         (
             (
                 row.upstream,
-                "open" if row.open else "CLOSED",
+                row.state if row.open else row.state.upper(),
                 age(row.closed_at or row.opened_at, now=now),
                 row.why,
                 "" if row.open else f"{row.healthy_checks} of {row.needs}",

@@ -169,7 +169,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Gates and backoffs",
-            "1 for an open gate. While a gate is closed, sweeps delete nothing. Backoffs delay mints.",
+            "1 for a gate that is ok. While a gate is tripped, sweeps delete nothing. Backoffs delay mints.",
             "short",
             {
                 "gate of {{upstream}}": "min by (upstream) (ostler_gate_open)",

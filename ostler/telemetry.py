@@ -126,7 +126,7 @@ REPAIRS = Counter(
 )
 REPAIR_OVERFLOW = Counter(
     "ostler_repair_overflow_total",
-    "Repairs that the budget, a closed gate or an unconfirmed epoch deferred to a later tick",
+    "Repairs that the budget, a tripped gate or an unconfirmed epoch deferred to a later tick",
     ("sweep",),
     registry=_registry,
 )
@@ -194,7 +194,7 @@ UPSTREAM_CALLS = Counter(
 )
 GATE_CHANGES = Counter(
     "ostler_gate_changes_total",
-    "Gates that this process closed or opened",
+    "Trips (closed) and recoveries (opened) of gates by this process",
     ("upstream", "to"),
     registry=_registry,
 )

@@ -87,7 +87,7 @@ class Timings(BaseModel):
     gates_every: float = Field(
         default=15,
         gt=0,
-        description="How often the gates are evaluated, in seconds. With larger values, gates close and reopen later",
+        description="How often the gates are evaluated, in seconds. With larger values, gates trip and recover later",
     )
 
     # Polls and deliveries
@@ -463,15 +463,15 @@ class Timings(BaseModel):
         gt=0,
         description=(
             "How long a call to an upstream is counted in the evaluations of its gate, in seconds. The time begins "
-            "when the call is counted. With larger values, gates close and reopen later"
+            "when the call is counted. With larger values, gates trip and recover later"
         ),
     )
     gate_least_errors: int = Field(
         default=5,
         ge=1,
         description=(
-            "Minimum number of failed calls within `gate_window` for a gate to close. The fraction `gate_closes_at` "
-            "must also be reached. With larger values, the gate of an upstream with few calls closes later"
+            "Minimum number of failed calls within `gate_window` for a gate to trip. The fraction `gate_closes_at` "
+            "must also be reached. With larger values, the gate of an upstream with few calls trips later"
         ),
     )
     gate_closes_at: float = Field(
@@ -479,8 +479,8 @@ class Timings(BaseModel):
         ge=0.5,
         le=1,
         description=(
-            "Fraction of failed calls within `gate_window`, from 0.5 to 1, at which a gate closes. There must also be "
-            "`gate_least_errors` failed calls. With larger values, a gate closes only after more failures"
+            "Fraction of failed calls within `gate_window`, from 0.5 to 1, at which a gate trips. There must also be "
+            "`gate_least_errors` failed calls. With larger values, a gate trips only after more failures"
         ),
     )
     gate_opens_at: float = Field(
@@ -488,25 +488,25 @@ class Timings(BaseModel):
         ge=0,
         lt=0.5,
         description=(
-            "Maximum fraction of failed calls, from 0 up to but not including 0.5, in a healthy evaluation of a closed "
-            "gate. With larger values, gates reopen earlier"
+            "Maximum fraction of failed calls, from 0 up to but not including 0.5, in a healthy evaluation of a "
+            "tripped gate. With larger values, gates recover earlier"
         ),
     )
     gate_healthy_checks: int = Field(
         default=4,
         ge=1,
         description=(
-            "Minimum number of consecutive healthy evaluations after which a gate reopens. An evaluation without calls "
-            "is not counted. With larger values, gates reopen later"
+            "Minimum number of consecutive healthy evaluations after which a gate recovers. An evaluation without "
+            "calls is not counted. With larger values, gates recover later"
         ),
     )
     gate_extra_checks: int = Field(
         default=4,
         ge=0,
         description=(
-            "Maximum number of additional healthy evaluations before a gate reopens. The number is drawn at "
-            "random each time a gate closes, so that several deployments do not reopen their gates at once. "
-            "Larger values spread the reopening over a longer time"
+            "Maximum number of additional healthy evaluations before a gate recovers. The number is drawn at "
+            "random each time a gate trips, so that the gates of several deployments do not recover at once. "
+            "Larger values spread the recoveries over a longer time"
         ),
     )
 

@@ -36,8 +36,8 @@ def obstacles(db: Connection, *, now: datetime) -> Sequence[Obstacle]:
         found.append(Obstacle("frozen", "no job is matched and no Pod is retired", epoch.doubt))
     elif epoch.doubt is not None:
         found.append(Obstacle("", "no Pod is retired", epoch.doubt))
-    if closed := "; ".join(map(str, gates.shut(db))):
-        found.append(Obstacle("gate closed", "the autoscaler changes no pool", closed))
+    if tripped := "; ".join(map(str, gates.shut(db))):
+        found.append(Obstacle("gate tripped", "the autoscaler changes no pool", tripped))
     return found
 
 

@@ -32,7 +32,7 @@ class Statistics:
     - `claim_seconds`: the longest time since the last transition of a claim, by purpose and state.
     - `offered_pods`: how many Pods have an offer of a live web process.
     - `oldest_queued_seconds`: the age of the oldest queued job that is not held.
-    - `closed_seconds`: the time since each gate closed, by upstream. The time is 0 for an open gate.
+    - `closed_seconds`: the time since each gate tripped, by upstream. The time is 0 for a gate that is ok.
     - `stalled_seconds`: the age of the oldest stall, by cause.
     - `last_tick`: the time at which the last tick of any sweep began, without dry runs, or None if no sweep has run.
     - `catch_up`: how many repositories the sweep `catch_up` had to check, and how many of these are covered

@@ -85,14 +85,14 @@ class Trust:
 def trust(db: Connection, *, now: datetime) -> Trust:
     """Return the reasons against scaling.
 
-    A closed gate is a reason against every change, and so is a database that is older than the cluster. An unconfirmed
+    A tripped gate is a reason against every change, and so is a database that is older than the cluster. An unconfirmed
     epoch is a reason against fewer replicas.
     """
     epoch = epochs.read(db, now=now)
     if epoch.older_since is not None:
         return Trust(barred=epoch.doubt, doubt=epoch.doubt)
-    closed = gates.shut(db)
-    return Trust(barred=str(closed[0]) if closed else None, doubt=epoch.doubt)
+    tripped = gates.shut(db)
+    return Trust(barred=str(tripped[0]) if tripped else None, doubt=epoch.doubt)
 
 
 def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]:

@@ -1,9 +1,10 @@
-"""Gates of GitHub and Kubernetes, and the counts of calls that decide whether a gate closes.
+"""Gates of GitHub and Kubernetes, and the counts of calls that decide whether a gate trips.
 
 Every process counts its calls to each upstream. Every five seconds, the process adds its counts to the current row of
 the upstream. One row covers five seconds. The sweep `gates` evaluates the counts that all processes made within the
 setting `gate_window`. Gates and counts are stored in Postgres and not in Redis, because a flush of Redis during an
-outage would open a closed gate.
+outage would reset a tripped gate. The columns keep their older names: `closed_at` is the time of the trip, and
+`opened_at` the time of the last recovery.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ class GateRow(Base):
     __tablename__ = "gates"
 
     upstream: Mapped[str] = mapped_column(primary_key=True)
-    closed_at: Mapped[datetime | None] = mapped_column(comment="time at which the gate closed; NULL: the gate is open")
-    opened_at: Mapped[datetime | None] = mapped_column(comment="time at which the gate opened last")
-    why: Mapped[str | None] = mapped_column(comment="reason of the last closing")
+    closed_at: Mapped[datetime | None] = mapped_column(comment="time at which the gate tripped; NULL: the gate is ok")
+    opened_at: Mapped[datetime | None] = mapped_column(comment="time of the last recovery of the gate")
+    why: Mapped[str | None] = mapped_column(comment="reason of the last trip")
     healthy_checks: Mapped[int] = mapped_column(server_default="0")
     needs: Mapped[int] = mapped_column(
-        server_default="0", comment="healthy evaluations in a row that open the gate, chosen when it closed"
+        server_default="0", comment="healthy evaluations in a row until the recovery, chosen when the gate trips"
     )
     checked_at: Mapped[datetime | None]
     calls: Mapped[int] = mapped_column(server_default="0")
@@ -61,14 +62,14 @@ class GateRow(Base):
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """A closed gate, with the time and the reason of its closing."""
+    """A tripped gate, with the time and the reason of its trip."""
 
     upstream: Upstream
     since: datetime
     why: str
 
     def __str__(self) -> str:
-        return f"the gate of {self.upstream} has been closed since {self.since:%H:%M:%S} UTC: {self.why}"
+        return f"the gate of {self.upstream} has been tripped since {self.since:%H:%M:%S} UTC: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Evaluation:
     """The result of an evaluation.
 
     `before` and `after` are the states of the gate before and after the evaluation. `since` is the time at which the
-    gate closed. `since` is None if the gate was open and stays open.
+    gate tripped. `since` is None if the gate was ok and stays ok.
     """
 
     upstream: Upstream
@@ -108,11 +109,11 @@ def report(db: Connection, counts: Mapping[Upstream, Counts], *, now: datetime) 
 def evaluate(
     db: Connection, upstream: Upstream, *, rule: GateRule, window: float, apart: float, roll: float, now: datetime
 ) -> Evaluation | None:
-    """Evaluate an upstream's calls of the last `window` seconds. If necessary, open or close the upstream's gate.
+    """Evaluate an upstream's calls of the last `window` seconds. If necessary, trip or reset the upstream's gate.
 
     If the last evaluation was less than `apart` seconds ago, nothing is evaluated and the result is None. Otherwise a
-    tick that runs twice could count as two healthy evaluations. `roll` is a random number in [0, 1). If the gate closes
-    now, `roll` determines how many extra healthy evaluations the gate needs before it opens.
+    tick that runs twice could count as two healthy evaluations. `roll` is a random number in [0, 1). If the gate trips
+    now, `roll` determines how many extra healthy evaluations the gate needs before it recovers.
     """
     db.execute(text("INSERT INTO gates (upstream) VALUES (:upstream) ON CONFLICT DO NOTHING"), {"upstream": upstream})
     row = db.execute(
@@ -161,8 +162,8 @@ def evaluate(
         db,
         ChangeKind.GATE,
         upstream,
-        before={"open": not before.closed},
-        after={"open": not after.closed},
+        before={"state": before.state},
+        after={"state": after.state},
         by=Author("sweep gates", Via.OSTLER, now),
         why=why_closed(seen) if closes else None,
     )
@@ -170,7 +171,7 @@ def evaluate(
 
 
 def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
-    """Return the closed gates of these upstreams, or of all upstreams if none is given.
+    """Return the tripped gates of these upstreams, or of all upstreams if none is given.
 
     Sweeps check the gates before they delete an object of the cluster or a runner. The reconciler checks the gate of
     Kubernetes before it retires Pods. The autoscaler checks all gates before it changes a pool. Dispatch never checks a
@@ -187,15 +188,19 @@ def shut(db: Connection, *upstreams: Upstream) -> list[Shut]:
 
 
 def is_open(db: Connection, upstream: Upstream) -> bool:
-    """Return True if the gate of an upstream is open. A gate is open until its first evaluation."""
+    """Return True if the gate of an upstream is ok. A gate is ok until its first evaluation."""
     return not shut(db, upstream)
 
 
 def read(db: Connection) -> Sequence[Row[Any]]:
-    """Return every gate, in the order of the upstreams' names. A gate that was never evaluated is open."""
+    """Return every gate, in the order of the upstreams' names. A gate that was never evaluated is ok.
+
+    `open` is the older form of `state`: True for `ok`, False for `tripped`.
+    """
     return db.execute(
         text("""
-            SELECT u.upstream, g.closed_at IS NULL AS open, g.closed_at, g.opened_at,
+            SELECT u.upstream, CASE WHEN g.closed_at IS NULL THEN 'ok' ELSE 'tripped' END AS state,
+                   g.closed_at IS NULL AS open, g.closed_at, g.opened_at,
                    CASE WHEN g.closed_at IS NOT NULL THEN g.why END AS why, coalesce(g.healthy_checks, 0) AS
                    healthy_checks, coalesce(g.needs, 0) AS needs, g.checked_at, coalesce(g.calls, 0) AS calls,
                    coalesce(g.errors, 0) AS errors

@@ -109,7 +109,7 @@ class ObservedPool:
     - `max_concurrent`: maximum number of Pods that may be starting at the same time.
     - `starts`: the failed starts of the pool, and the backoff after them.
     - `web_beats`: a web process ran during all of `start_timeout`. Otherwise a Pod might have been unable to poll.
-    - `gate_open`: the gate of Kubernetes is open. While the gate is closed, no Pod is retired.
+    - `gate_open`: the gate of Kubernetes is ok. While the gate is tripped, no Pod is retired.
     - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
       tick, and these runs share one budget.
     - `max_runner_age`: seconds after which an idle persistent runner is replaced, or None.

@@ -1,11 +1,11 @@
-"""Gates of upstreams: when a gate closes and opens again, from counts of calls alone.
+"""Gates of upstreams: when a gate trips and recovers, from counts of calls alone.
 
-While a gate is closed, no sweep deletes an object of the cluster or a runner, and the autoscaler changes no pool.
+While a gate is tripped, no sweep deletes an object of the cluster or a runner, and the autoscaler changes no pool.
 Dispatch continues. If an upstream answers only half of the calls, its answers are no evidence for a deletion (law L8).
-A gate closes after one bad evaluation, because waiting costs only time. A gate opens after several consecutive good
-evaluations. The number of good evaluations is drawn at random for each closing, so that deployments with the same
-upstream do not reopen their gates together. If the share of failed calls is between the two thresholds, an open gate
-stays open and a closed gate stays closed.
+A gate trips after one bad evaluation, because waiting costs only time. A gate recovers after several consecutive good
+evaluations. The number of good evaluations is drawn at random for each trip, so that the gates of deployments with the
+same upstream do not recover together. If the share of failed calls is between the two thresholds, the state of the
+gate does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 class GateRule:
     """The thresholds of a gate. Shares are fractions of 1, and `opens_at` must be below `closes_at`.
 
-    A gate opens after `healthy_checks` good evaluations plus a random number of further evaluations, at most
+    A gate recovers after `healthy_checks` good evaluations plus a random number of further evaluations, at most
     `extra_checks`.
     """
 
@@ -38,21 +38,26 @@ class CallCounts:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """State of a gate.
+    """State of a gate. `closed` is True while the gate is tripped.
 
-    `healthy_checks` is the number of consecutive good evaluations since the gate closed. `needs` is the number of good
-    evaluations that opens the gate.
+    `healthy_checks` is the number of consecutive good evaluations since the gate tripped. `needs` is the number of good
+    evaluations until the recovery.
     """
 
     closed: bool = False
     healthy_checks: int = 0
     needs: int = 0
 
+    @property
+    def state(self) -> str:
+        """Return the state for people: `tripped` or `ok`."""
+        return "tripped" if self.closed else "ok"
+
 
 def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gate:
     """Return the gate after an evaluation. `roll` is a random number in [0, 1).
 
-    Without calls the gate does not change: an open gate stays open, and a closed gate stays closed with its count.
+    Without calls the gate does not change, and a tripped gate keeps its count of good evaluations.
     """
     if counts.calls == 0:
         return gate
@@ -68,5 +73,5 @@ def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gat
 
 
 def why_closed(counts: CallCounts) -> str:
-    """Return a text that says why the gate closed."""
+    """Return a text that says why the gate tripped."""
     return f"{counts.errors} of {counts.calls} recent calls failed"

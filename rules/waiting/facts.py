@@ -75,9 +75,9 @@ class PoolFacts:
     While the pool is braked, one job at a time is tried, because the pool's runners never execute.
     """
     cluster_gate: str | None = None
-    """Reason why the gate of Kubernetes is closed, or None if the gate is open.
+    """Reason why the gate of Kubernetes is tripped, or None if the gate is ok.
 
-    While the gate is closed, the autoscaler adds no Pod.
+    While the gate is tripped, the autoscaler adds no Pod.
     """
     runners: RegisteredRunners | None = None
     """The runners of a persistent pool, or None if the pool's runners run one job."""

@@ -45,7 +45,7 @@ def why_no_pod(pool: PoolFacts) -> tuple[str, str]:
     if not pool.autoscaled or pool.replicas >= most:
         return counts, f"Wait until one of these jobs ends, or make the pool larger. {enlarge(pool, most + 1)}"
     if pool.cluster_gate is not None:
-        return f"{counts}, and the autoscaler adds no Pods while the gate of Kubernetes is closed", (
+        return f"{counts}, and the autoscaler adds no Pods while the gate of Kubernetes is tripped", (
             f"See `ostler gates`: {pool.cluster_gate}."
         )
     return f"{counts}, and the autoscaler can set up to {most} replicas", (

@@ -32,7 +32,7 @@ The next reconcile deletes the other volumes.
 def delete_volumes(rt: Runtime, planned: Planned) -> None:
     """Delete volumes of a plan. A volume that cannot be deleted now is left to the next reconcile.
 
-    No volume is deleted while the pool must not change, while the gate of Kubernetes is closed, or while the rows are
+    No volume is deleted while the pool must not change, while the gate of Kubernetes is tripped, or while the rows are
     not trusted. One reconcile deletes at most as many volumes as a reconcile may retire Pods.
     """
     volumes = planned.volumes
@@ -53,5 +53,5 @@ def delete_volumes(rt: Runtime, planned: Planned) -> None:
 
 
 def may_delete(db: Connection, *, now: datetime) -> bool:
-    """Return True if the gate of Kubernetes is open, and the rows are as new as the cluster."""
+    """Return True if the gate of Kubernetes is ok, and the rows are as new as the cluster."""
     return gates.is_open(db, Upstream.KUBERNETES) and epochs.doubt(db, now=now) is None

@@ -126,8 +126,8 @@ def make_plan(
     `nodes`: the nodes of the listed Pods. `most`: upper bound on Pods that the plan creates. The caller must hold the
     pool's lock.
 
-    While the Kubernetes gate is closed, Pods must not be retired. The gate is read only if the plan retires Pods. If
-    the gate is closed, a second plan without retirements replaces the first plan.
+    While the Kubernetes gate is tripped, Pods must not be retired. The gate is read only if the plan retires Pods. If
+    the gate is tripped, a second plan without retirements replaces the first plan.
     """
     generations: dict[str, datetime] = {}
     for row in rows:

@@ -1,7 +1,7 @@
-"""`ostler.gates`: closes the gate of an upstream if most calls to it fail, and opens it when the upstream recovers.
+"""`ostler.gates`: trips the gate of an upstream if most calls to it fail, and resets it when the upstream recovers.
 
-While any gate is closed, no sweep deletes a Pod or a runner, and the autoscaler changes no replicas. While the gate of
-Kubernetes is closed, the reconcilers retire no Pod either. While a gate is closed, each run of this sweep makes one
+While any gate is tripped, no sweep deletes a Pod or a runner, and the autoscaler changes no replicas. While the gate of
+Kubernetes is tripped, the reconcilers retire no Pod either. While a gate is tripped, each run of this sweep makes one
 cheap call to the upstream. Otherwise Ostler might make no call at all, and nothing would show that the upstream answers
 again.
 """
@@ -72,7 +72,7 @@ def ask(rt: Runtime, upstream: Upstream) -> None:
 
 
 def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
-    """Evaluate one gate. Log the gate if it is closed, or if this evaluation opens it."""
+    """Evaluate one gate. Log the gate if it is tripped, or if it recovers now."""
     settings = rt.settings
     roll = random.random()  # noqa: S311  the values only have to differ
     evaluation = rt.transaction(
@@ -89,7 +89,7 @@ def evaluate(rt: Runtime, upstream: Upstream, rule: GateRule) -> None:
 
 
 def log_evaluation(evaluation: Evaluation) -> None:
-    """Log each evaluation of a closed gate, so that people notice it, and log the opening of a gate."""
+    """Log each evaluation of a tripped gate, so that people notice it, and log the recovery of a gate."""
     facts = {
         "upstream": evaluation.upstream,
         "calls": evaluation.counts.calls,
@@ -112,7 +112,7 @@ def log_evaluation(evaluation: Evaluation) -> None:
 
 
 def rule_of(settings: Settings) -> GateRule:
-    """Return the thresholds for closing and opening a gate, from the settings."""
+    """Return the thresholds for the trip and the recovery of a gate, from the settings."""
     return GateRule(
         least_errors=settings.timings.gate_least_errors,
         closes_at=settings.timings.gate_closes_at,

@@ -9,9 +9,9 @@ from tasks.worker.transactions import NOW
 
 
 def closed_gate(rt: Runtime) -> str | None:
-    """Return which gates are closed, since when and why, or None if all gates are open.
+    """Return which gates are tripped, since when and why, or None if all gates are ok.
 
-    One closed gate stops every repair that kills, because nearly every kill relies on the evidence of both upstreams
+    One tripped gate stops every repair that kills, because nearly every kill relies on the evidence of both upstreams
     or calls both upstreams.
     """
     shut = rt.transaction(gates.shut)

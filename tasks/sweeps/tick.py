@@ -88,7 +88,7 @@ class Tick(Pace):
 
     def _renew(self) -> None:
         super()._renew()
-        self.__dict__.pop("_obstacle", None)  # a gate might have closed meanwhile
+        self.__dict__.pop("_obstacle", None)  # a gate might have tripped meanwhile
 
     # Repairs
 

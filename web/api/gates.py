@@ -1,4 +1,4 @@
-"""`/v1/gates`: the state of the gate of each upstream. While any gate is closed, no repair of a sweep kills."""
+"""`/v1/gates`: the state of the gate of each upstream. While any gate is tripped, no repair of a sweep kills."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from web.api.schema import Shown
 
 
 class Gate(Shown):
-    """The gate of one upstream. A closed gate stops reaping and the autoscaler, but it never stops dispatch.
+    """The gate of one upstream. A tripped gate stops reaping and the autoscaler, but it never stops dispatch.
 
-    The closed gate of Kubernetes also stops the retirements of the reconcilers.
+    The tripped gate of Kubernetes also stops the retirements of the reconcilers.
     """
 
     upstream: str = Field(examples=["github"])
-    open: bool
-    closed_at: datetime | None = Field(description="time at which the gate closed; null while it is open")
-    why: str | None = Field(description="why the gate is closed", examples=["31 of 34 recent calls failed"])
-    opened_at: datetime | None = Field(description="time at which the gate last opened")
-    healthy_checks: int = Field(description="consecutive healthy checks since the gate closed")
-    needs: int = Field(description="consecutive healthy checks that open the gate; 0 while it is open")
+    state: str = Field(description="ok or tripped", examples=["ok"])
+    open: bool = Field(description="true for ok, false for tripped; `state` replaces this field")
+    closed_at: datetime | None = Field(description="time at which the gate tripped; null while it is ok")
+    why: str | None = Field(description="why the gate is tripped", examples=["31 of 34 recent calls failed"])
+    opened_at: datetime | None = Field(description="time of the last recovery of the gate")
+    healthy_checks: int = Field(description="consecutive healthy checks since the gate tripped")
+    needs: int = Field(description="consecutive healthy checks until the recovery; 0 while the gate is ok")
     checked_at: datetime | None = Field(description="time of the last check; null if there was none")
     calls: int = Field(description="calls of all processes in the minute before that check")
     errors: int = Field(description="failed calls in the same minute")

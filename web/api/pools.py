@@ -118,7 +118,7 @@ class PoolDetail(Pool):
 
     counts: PoolCounts
     state: str = Field(
-        description="gone, draining, paused, degraded, ready, starting or not ready; frozen or gate closed if a "
+        description="gone, draining, paused, degraded, ready, starting or not ready; frozen or gate tripped if a "
         "problem of the whole fleet stops a ready pool",
         examples=["ready"],
     )

@@ -93,7 +93,7 @@ class Redis:
 
 @dataclass(frozen=True, slots=True)
 class Sweeps:
-    """The late sweeps, the paused sweeps, the closed gates and the epoch.
+    """The late sweeps, the paused sweeps, the tripped gates and the epoch.
 
     All fields are None if Postgres did not answer. `last_tick` is the time at which any sweep last began. `last_tick`
     is also None if no sweep has ever begun. `epoch` shows whether Postgres might be older than the cluster.
@@ -112,9 +112,14 @@ class Sweeps:
         """
         if self.shut is None:
             return None
-        shown: dict[str, Any] = {upstream: {"open": True} for upstream in Upstream}
+        shown: dict[str, Any] = {upstream: {"state": "ok", "open": True} for upstream in Upstream}
         for each in self.shut:
-            shown[each.upstream] = {"open": False, "closed_at": each.since.isoformat(), "why": each.why}
+            shown[each.upstream] = {
+                "state": "tripped",
+                "open": False,
+                "closed_at": each.since.isoformat(),
+                "why": each.why,
+            }
         return shown
 
     def nothing_is_killed(self) -> str | None:

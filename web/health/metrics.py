@@ -203,10 +203,10 @@ class Rows(Collector):
             waits.add_metric((kind,), found.backoffs.get(kind, 0))
         yield waits
         gates = GaugeMetricFamily(
-            "ostler_gate_open", "1 while the gate of an upstream is open, else 0", labels=("upstream",)
+            "ostler_gate_open", "1 while the gate of an upstream is ok, 0 while it is tripped", labels=("upstream",)
         )
         closed = GaugeMetricFamily(
-            "ostler_gate_closed_seconds", "Seconds since the gate was closed; 0 while it is open", labels=("upstream",)
+            "ostler_gate_closed_seconds", "Seconds since the gate tripped; 0 while it is ok", labels=("upstream",)
         )
         for upstream, seconds in found.closed_seconds.items():
             gates.add_metric((upstream,), 0 if seconds else 1)

@@ -70,10 +70,10 @@ COMMENTS = {
         "lost_from": "events from this time to `lost_until` might be missing; NULL with `lost_until`: no known start",
     },
     "gates": {
-        "closed_at": "time at which the gate closed; NULL: the gate is open",
-        "opened_at": "time at which the gate opened last",
-        "why": "reason of the last closing",
-        "needs": "healthy evaluations in a row that open the gate, chosen when it closed",
+        "closed_at": "time at which the gate tripped; NULL: the gate is ok",
+        "opened_at": "time of the last recovery of the gate",
+        "why": "reason of the last trip",
+        "needs": "healthy evaluations in a row until the recovery, chosen when the gate trips",
     },
     "installations": {
         "event_at": "time of the last `installation` event that showed it works; NULL: known by webhooks of jobs only",

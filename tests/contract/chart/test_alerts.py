@@ -101,7 +101,7 @@ CASES = {
             'ostler_gate_open{upstream="github",pod="b"}': "1x100",
             'ostler_gate_open{upstream="kubernetes",pod="a"}': "1x100",
         },
-        "The gate of github is closed: sweeps delete nothing, and no pool is scaled",
+        "The gate of github is tripped: sweeps delete nothing, and no pool is scaled",
         {'ostler_gate_open{upstream="github"}': "1x100"},
         {"upstream": "github"},
     ),

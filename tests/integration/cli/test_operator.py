@@ -405,8 +405,8 @@ def test_status_that_nobody_confirms_is_reported_as_old(operator: Operator) -> N
         ),
         (
             "INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '9 of 9 calls failed')",
-            "gate closed",
-            "the gate of github has been closed since",
+            "gate tripped",
+            "the gate of github has been tripped since",
         ),
     ],
     ids=["frozen", "gate"],

@@ -61,7 +61,7 @@ def test_top_begins_with_the_freeze_and_the_closed_gates(operator: Operator) -> 
     operator.execute("INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '9 of 9 calls failed')")
     frozen, gate = operator.json("top")["problems"]
     assert frozen.startswith("no job is matched and no Pod is retired: Postgres is older than the cluster")
-    assert gate.startswith("the autoscaler changes no pool: the gate of github has been closed since")
+    assert gate.startswith("the autoscaler changes no pool: the gate of github has been tripped since")
     shown = operator.run("top").stdout.splitlines()
     assert shown[1].startswith("no job is matched and no Pod is retired: Postgres is older")
 

@@ -1,4 +1,4 @@
-"""GitHub or the API server answers 5xx to real clients: its gate closes, nothing is deleted, and it opens again."""
+"""GitHub or the API server answers 5xx to real clients: its gate trips, nothing is deleted, and it recovers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Stage:
         return [each["event"] for each in logs if each["event"].startswith("gate.")]
 
     def open(self, upstream: Upstream) -> bool:
-        """Return whether a gate is open."""
+        """Return whether a gate is ok."""
         return transaction(self.rt.engine, lambda db: is_open(db, upstream))
 
     def reap(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Stage:
 
 @pytest.fixture
 def stage(database: Database, control_plane: ClusterAccess, namespace: str, tmp_path: Path) -> Iterator[Stage]:
-    """Both upstreams are real and behind fault proxies. The gates need two healthy evaluations to open."""
+    """Both upstreams are real and behind fault proxies. The gates recover after two healthy evaluations."""
     config = tmp_path / "kubeconfig"
     config.touch(mode=0o600)
     config.write_bytes(control_plane.kubeconfig.read_bytes())
@@ -126,7 +126,7 @@ def test_an_upstream_that_fails_stops_what_kills_until_it_has_come_back(stage: S
     assert stage.evaluate() == []
     assert stage.reap()["done"] == ["kill", "mend"]
 
-    # It fails: the gate closes, and only what kills is left to later.
+    # It fails: the gate trips, and only destructive repairs are left to later.
     line.add(Fault(kind="status", status=503))
     stage.fails(upstream, 6)
     stage.call(other)
@@ -135,7 +135,7 @@ def test_an_upstream_that_fails_stops_what_kills_until_it_has_come_back(stage: S
     assert (stage.open(upstream), stage.open(other)) == (False, True)
     run = stage.reap()
     assert (run["done"], run["overflow"]) == (["mend"], 1)
-    assert run["why"].startswith(f"the gate of {upstream} has been closed since ")
+    assert run["why"].startswith(f"the gate of {upstream} has been tripped since ")
     assert run["why"].endswith("recent calls failed")
     assert [each.upstream for each in transaction(stage.rt.engine, shut)] == [upstream]
 

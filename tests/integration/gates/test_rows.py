@@ -38,7 +38,7 @@ def evaluate(engine: Engine, upstream: Upstream, *, at: float) -> Evaluation | N
 
 
 def shut(engine: Engine, *upstreams: Upstream) -> list[Shut]:
-    """Return the closed gates."""
+    """Return the tripped gates."""
     return transaction(engine, lambda db: gates.shut(db, *upstreams))
 
 

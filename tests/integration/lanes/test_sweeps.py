@@ -196,7 +196,7 @@ def caught_up(stage: Stage, _github: GitHub) -> int:
 
 
 def failing_upstreams(subject: Subject, _github: GitHub) -> None:
-    """An upstream whose gate must close. It has a row that was written while the gate was open."""
+    """An upstream whose gate must trip. It has a row that was written while the gate was ok."""
     upstream = ("github", "kubernetes")[subject.number]
     if subject.number == 0:
         subject.rows("INSERT INTO gates (upstream) VALUES ('github') ON CONFLICT DO NOTHING")

@@ -1,4 +1,4 @@
-"""A closed gate stops, task by task, the deletion of live Pods. Dispatch and all that it needs go on."""
+"""A tripped gate stops, task by task, the deletion of live Pods. Dispatch and its work continue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Minting(StubGitHub):
 
 @pytest.fixture
 def closed(stage: Stage, pod: str) -> str:
-    """Close both gates."""
+    """Trip both gates."""
     stage.rows("""
         INSERT INTO gates (upstream, closed_at, why)
         VALUES ('github', now(), 'it fails'), ('kubernetes', now(), 'it fails, too')

@@ -107,7 +107,7 @@ def test_screen_of_an_empty_fleet_says_so() -> None:
 
 
 def test_screen_begins_with_the_problems_of_the_fleet() -> None:
-    gate = "the gate of github has been closed since 14:00:00 UTC: " + "9 of 9 calls failed; " * 5
+    gate = "the gate of github has been tripped since 14:00:00 UTC: " + "9 of 9 calls failed; " * 5
     shown = lines(fleet(problems=["no job is matched", gate]))
     assert shown[1] == "no job is matched"
     assert " ".join(shown[2:5]).startswith(gate.strip())

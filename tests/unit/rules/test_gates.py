@@ -1,4 +1,4 @@
-"""The gate: it never flaps, never closes without calls, and opens only after enough healthy evaluations in a row."""
+"""The gate: it never flaps, never trips without calls, and recovers only after enough healthy evaluations in a row."""
 
 from __future__ import annotations
 

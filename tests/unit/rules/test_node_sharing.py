@@ -139,7 +139,7 @@ def test_a_pool_whose_queue_says_nothing_does_not_grow_and_may_shrink() -> None:
 
 def test_doubts_stop_what_they_are_about() -> None:
     views = [view(1), view(2, replicas=9)]
-    barred = plan(views, nodes=None, doubts=Doubts(barred="the gate is closed"), now=NOW)
+    barred = plan(views, nodes=None, doubts=Doubts(barred="the gate is tripped"), now=NOW)
     assert {each.decision.verdict for each in barred.values()} == {Verdict.LEFT}
     assert barred[1].granted == Parts(5, 0, 0)
     shrinking = plan(views, nodes=None, doubts=Doubts(shrinking="rows are old"), now=NOW)

@@ -147,7 +147,7 @@ def no_pod(**changes: Any) -> Explanation:
         ),
         (
             {"autoscaled": True, "max_replicas": 9, "taken": 3, "cluster_gate": "9 of 10 calls failed"},
-            "gate of Kubernetes is closed",
+            "gate of Kubernetes is tripped",
             "9 of 10 calls failed",
         ),
         (

@@ -313,7 +313,7 @@ def test_a_closed_gate_leaves_replicas_as_they_are(stage: Stage, upstream: str) 
     stage.rows("INSERT INTO gates (upstream, closed_at, why) VALUES (:up, now(), 'it fails')", up=upstream)
     autoscale.run()
     assert (replicas(stage), replicas(stage, "idle")) == (0, 7)
-    assert f"the gate of {upstream} has been closed since" in decision(stage)["why"]
+    assert f"the gate of {upstream} has been tripped since" in decision(stage)["why"]
     stage.rows("UPDATE gates SET closed_at = NULL")
     autoscale.run()
     assert (replicas(stage), replicas(stage, "idle")) == (5, 1)

@@ -76,7 +76,7 @@ class GitHub(StubGitHub):
         seen = () if self.shows_nothing else tuple(self.attempts)
         return DeliveryPage(deliveries=seen, next_cursor="2" if self.breaks_off else None, malformed=0)
 
-    def probe(self, **_: Any) -> None:  # of a gate that another tick has closed
+    def probe(self, **_: Any) -> None:  # of a gate that another tick has tripped
         self._answer()
 
     def redeliver(self, *, delivery_id: int, **_: Any) -> None:
@@ -661,6 +661,6 @@ FAMILY = (
         late=OWN_ROWS,
         namesake=NO_NAME,
         kills=NOTHING_ENDS,
-        writes=No("it repairs nothing: its own rows say when a gate closed and why"),
+        writes=No("it repairs nothing: its own rows say when a gate tripped and why"),
     ),
 )

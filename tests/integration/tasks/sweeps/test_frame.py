@@ -365,10 +365,10 @@ def test_nothing_is_killed_on_the_word_of_one(
 
 def test_an_obstacle_stops_what_kills_and_nothing_else(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.subjects(2)
-    monkeypatch.setattr("tasks.sweeps.tick.OBSTACLES", [lambda _rt: None, lambda _rt: "the gate of GitHub is closed"])
+    monkeypatch.setattr("tasks.sweeps.tick.OBSTACLES", [lambda _rt: None, lambda _rt: "the gate of GitHub is tripped"])
     assert closed_gate in OBSTACLES
     run = stage.tick(stage.every(kills=True, listed=100))
-    assert (stage.repaired(), run.overflow, run.why) == ([], 2, "the gate of GitHub is closed")
+    assert (stage.repaired(), run.overflow, run.why) == ([], 2, "the gate of GitHub is tripped")
     stage.tick(stage.every())
     assert stage.repaired() == [1, 2]
 

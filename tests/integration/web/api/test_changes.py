@@ -80,7 +80,7 @@ def test_gate_that_closes_is_a_change_of_ostler(stage: Stage) -> None:
 
     transaction(stage.engine, evaluate)
     (closed,) = changes(stage, kind="gate")
-    assert (closed["name"], closed["via"], closed["new"]) == ("github", "Ostler", {"open": False})
+    assert (closed["name"], closed["via"], closed["new"]) == ("github", "Ostler", {"state": "tripped"})
     assert "10" in closed["why"]
 
 

@@ -212,7 +212,7 @@ SITUATIONS: dict[str, tuple[Arrange, Step | None, str]] = {
     ),
     "Pods have a scheduling gate": (of_pool(status=GATED), Step.POD, "wait for the gate kueue"),
     "the pool is paused": (of_pool(paused=True), Step.POD, "the pool is paused"),
-    "the gate of Kubernetes is closed": (gate_closed, Step.POD, "while the gate of Kubernetes is closed"),
+    "the gate of Kubernetes is tripped": (gate_closed, Step.POD, "while the gate of Kubernetes is tripped"),
     "the runner is too old": (too_old, Step.RUNNERS, "too old"),
     "the pool drains": (of_pool(draining=True), Step.POOL, "takes no new jobs"),
     "the pool is routed again": (of_pool(rerouting_since=NOW), Step.POOL, "is routing the jobs of the pool again"),

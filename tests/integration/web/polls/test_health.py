@@ -79,7 +79,7 @@ def test_a_process_stays_ready_and_says_which_gate_is_closed_since_when_and_why(
     assert response.status_code == 200
     body = response.json()
     assert body["last_tick_seconds"] >= 100
-    assert body["gates"]["kubernetes"] == {"open": True}
+    assert body["gates"]["kubernetes"] == {"state": "ok", "open": True}
     github = body["gates"]["github"]
     assert (github["open"], github["closed_at"][:10], github["why"]) == (False, "2026-11-21", "the story")
 

@@ -211,7 +211,7 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
     dashboard.execute("INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '31 of 34 calls failed')")
     page = Parsed(dashboard.see().text)
     for each in (
-        "The autoscaler changes no pool the gate of github has been closed since",
+        "The autoscaler changes no pool the gate of github has been tripped since",
         "31 of 34 calls failed",
         "Pool small is degraded no node has room",
         "The numbers of pool never-counted are old",
