@@ -142,20 +142,11 @@ def revoke(
     typer.echo(f"token {token_id} is revoked")
 
 
-def _ids_of(logins: Sequence[str]) -> list[int]:
-    """Return the ids of the accounts with these logins. Ends the command with a message if a login is unknown."""
-    from models.browse.accounts import AccountFilter, list_accounts
+def _ids_of(given: Sequence[str]) -> list[int]:
+    """Return the ids of accounts, given by login or id. Ends the command with a message if a login is unknown."""
+    from cli.accounts import account_id
 
-    ids = []
-    for login in logins:
-        found = query(lambda db, login=login: list_accounts(db, AccountFilter(login=login), limit=1)).stories  # type: ignore[misc]
-        if not found:
-            fail(
-                f"there is no account {login}; an account exists after its first webhook, and `ostler account list` "
-                "lists all accounts"
-            )
-        ids.append(found[0].account.id)
-    return ids
+    return [found for each in given if (found := query(lambda db, each=each: account_id(db, each))) is not None]  # type: ignore[misc]
 
 
 def _of(logins: Sequence[str] | None) -> str:

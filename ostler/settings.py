@@ -275,7 +275,7 @@ OIDC_CALLBACK = "/ui/oidc/callback"
 
 def _is_right(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return bool(value) and all(isinstance(login, str) for login in value)
+        return bool(value) and all(type(account) in {str, int} for account in value)
     return value in ("read", "write")
 
 
@@ -316,13 +316,13 @@ class Login(BaseSettings):
         ),
     )
 
-    oidc_groups: Annotated[dict[str, Literal["read", "write"] | tuple[str, ...]], NoDecode] = Field(
+    oidc_groups: Annotated[dict[str, Literal["read", "write"] | tuple[str | int, ...]], NoDecode] = Field(
         default={},
         validate_default=True,
         description=(
             "JSON object with the rights of each group at the OpenID provider: `write` (see and change everything), "
-            "`read` (see everything) or a list of account logins (see only these accounts). A person in several groups "
-            "has the rights of all of them"
+            "`read` (see everything) or a list of logins or ids of accounts (see only these). A person in several "
+            "groups has the rights of all of them"
         ),
     )
 

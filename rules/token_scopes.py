@@ -20,16 +20,16 @@ def needed_for(method: str) -> TokenScope:
     return TokenScope.READ if method in {"GET", "HEAD", "OPTIONS"} else TokenScope.WRITE
 
 
-GroupRights = Literal["read", "write"] | tuple[str, ...]
-"""Rights of a group: read everything, read and change everything, or read these accounts (logins)."""
+GroupRights = Literal["read", "write"] | tuple[str | int, ...]
+"""Rights of a group: read everything, read and change everything, or read these accounts (logins or ids)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Scopes of a person, and the logins of the accounts that the person may see. None means all accounts."""
+    """Scopes of a person, and the logins or ids of the accounts that the person may see. None means all accounts."""
 
     scopes: frozenset[TokenScope]
-    logins: frozenset[str] | None
+    accounts: frozenset[str | int] | None
 
 
 def rights_of(groups: Collection[str], granted: Mapping[str, GroupRights]) -> Rights | None:
@@ -41,4 +41,4 @@ def rights_of(groups: Collection[str], granted: Mapping[str, GroupRights]) -> Ri
         return Rights(frozenset(TokenScope), None)
     if "read" in rights:
         return Rights(frozenset({TokenScope.READ}), None)
-    return Rights(frozenset({TokenScope.READ}), frozenset(login for each in rights for login in each))
+    return Rights(frozenset({TokenScope.READ}), frozenset(account for each in rights for account in each))

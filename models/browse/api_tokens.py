@@ -27,7 +27,7 @@ from models.db.base import Base, Serial
 from models.db.sql import text
 from models.tables import changes
 from ostler.secrets import Secret
-from rules.changes import Author, ChangeKind
+from rules.changes import Author, ChangeKind, Via
 from rules.token_scopes import Rights, TokenScope
 
 USED_AT_EVERY = timedelta(minutes=1)
@@ -135,15 +135,15 @@ def log_in_person(
     `subject` identifies the person, whatever their name is. The person keeps the row of earlier logins, so that
     sessions with other rights end. After a revocation, the next login begins a new row.
 
-    Returns None if the rights are limited to accounts, and none of these accounts exists.
+    Returns None if the rights are limited to accounts of which none exists.
     """
-    logins = None if rights.logins is None else sorted(login.lower() for login in rights.logins)
-    accounts = None
-    if logins is not None:
-        known = db.execute(text("SELECT id FROM accounts WHERE lower(login) = ANY(:logins)"), {"logins": logins})
-        accounts = sorted(known.scalars())
-        if not accounts:
-            return None
+    accounts = None if rights.accounts is None else _known_accounts(db, rights.accounts)
+    if accounts == []:
+        return None
+    before = db.execute(
+        text("SELECT scopes, accounts FROM api_tokens WHERE subject = :subject AND revoked_at IS NULL FOR UPDATE"),
+        {"subject": subject},
+    ).one_or_none()
     row = db.execute(
         text("""
             INSERT INTO api_tokens (key_id, digest, name, scopes, accounts, created_at, expires_at, subject)
@@ -164,8 +164,37 @@ def log_in_person(
             "subject": subject,
         },
     ).one()
+    changes.record(
+        db,
+        ChangeKind.TOKEN,
+        name,
+        object_id=row.id,
+        before={} if before is None else {"scopes": before.scopes, "accounts": before.accounts},
+        after={"scopes": row.scopes, "accounts": row.accounts},
+        by=Author(name, Via.DASHBOARD, now),
+        why="a person logged in through the OpenID provider",
+    )
     found = _admit(db, row, now=now)
     return found if isinstance(found, Holder) else None
+
+
+def _known_accounts(db: Connection, given: Collection[str | int]) -> list[int]:
+    """Return the ids of the accounts with these logins or ids.
+
+    A login that several accounts have is ignored: a renamed account keeps its old login until its next webhook, and the
+    login might belong to somebody else by now.
+    """
+    rows = db.execute(
+        text("""
+            SELECT min(id) FROM accounts WHERE lower(login) = ANY(:logins) GROUP BY lower(login) HAVING count(*) = 1
+            UNION SELECT id FROM accounts WHERE id = ANY(:ids)
+        """),
+        {
+            "logins": sorted(each.lower() for each in given if isinstance(each, str)),
+            "ids": sorted(each for each in given if isinstance(each, int)),
+        },
+    )
+    return sorted(rows.scalars())
 
 
 def well_formed(token: str) -> bool:

@@ -7,6 +7,7 @@ no further call. A persistent runner keeps the annotations of its last job until
 
 from __future__ import annotations
 
+import random
 import time
 
 import structlog
@@ -38,19 +39,22 @@ def annotate_pods(rt: Runtime, planned: Planned) -> None:
     observed = planned.observed
     running = rt.transaction(executions.running_on_pods, observed.pool.id)
     until = time.monotonic() + SECONDS
-    others = [pod for uid, pod in observed.by_uid.items() if uid in running and pod.job != str(running[uid].job_id)]
-    for pod in others[:MOST]:
-        if pod.stamp is None or pod.terminating or pod.is_over:
+    others = [
+        (pod, pod.stamp)
+        for uid, pod in observed.by_uid.items()
+        if uid in running and pod.job != str(running[uid].job_id) and not (pod.terminating or pod.is_over)
+    ]
+    random.shuffle(others)  # so that Pods that cannot be annotated do not always come first (L14)
+    for pod, stamp in others[:MOST]:
+        if stamp is None or remaining() < RESERVE or time.monotonic() > until:
             continue
-        if remaining() < RESERVE or time.monotonic() > until:
-            return
         try:
             annotate_job(
                 rt.kube,
                 namespace=pod.namespace,
                 name=pod.name,
                 uid=pod.uid,
-                stamp=pod.stamp,
+                stamp=stamp,
                 values=values_of(running[pod.uid]),
                 policy=calls(SWEEP_ROW),
             )

@@ -88,7 +88,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
                 remove_finalizer_if_empty(rt, pool_id, listed)
         finally:
             record(rt, planned, writes)
-    annotate_pods(rt, planned)  # a failure is no problem of the pool
+    annotate_pods(rt, planned)  # a refused annotation is no problem of the pool
 
 
 def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed, *, writes: Writes) -> Planned:

@@ -273,7 +273,9 @@ def _failed(request: Request, error: Exception) -> Response:
         error = Refusal(
             HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "Ostler failed", "The log of web has the details."
         )
-    away = error.status is HTTPStatus.SERVICE_UNAVAILABLE and request.method == "GET" and request.url.path not in OPEN
+    # The code in the address of a login is spent after its first use, so that page must not be loaded again.
+    loads_again = request.method == "GET" and request.url.path not in OPEN | OF_PROVIDER
+    away = error.status is HTTPStatus.SERVICE_UNAVAILABLE and loads_again
     if away:
         error.detail = (
             f"Postgres failed or did not answer, or too many requests wait. This page tries again every {AGAIN_IN} "

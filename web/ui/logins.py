@@ -31,6 +31,7 @@ from ostler.settings import Settings
 from rules.token_scopes import rights_of
 from web.api.database import Database
 from web.api.problems import Refusal, unavailable
+from web.edge.refused_log import RefusedLog
 from web.ui.openid import NotAccepted, Provider, ProviderFailed
 from web.ui.sessions import LASTS, Sessions, cipher_for
 
@@ -64,9 +65,16 @@ class Logins:
         self._database = database
         self._local = local
         self._calls = 0
+        self._refused = RefusedLog(log, "ui.login_refused")
+        self._failed = RefusedLog(log, "ui.provider_failed")
 
     async def begin(self, request: Request) -> Response:
-        """Send the browser to the provider."""
+        """Send the browser to the provider.
+
+        Another site must not begin a login: with single sign-on, the new session would replace the reader's session.
+        """
+        if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
+            return RedirectResponse("/ui/login", HTTPStatus.SEE_OTHER)
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         begun = {
             "state": state,
@@ -96,17 +104,18 @@ class Logins:
         try:
             begun = json.loads(self._cipher.decrypt(request.cookies.get(COOKIE, "").encode()).reveal())
         except Undecryptable:
-            raise _refused("this browser has not begun a login, or the login took more than 10 minutes") from None
+            raise self._refusal("this browser has not begun a login, or the login took more than 10 minutes") from None
         state = request.query_params.get("state", "")
         if not hmac.compare_digest(state.encode(), begun["state"].encode()):
-            raise _refused("the answer belongs to another login; log in again")
+            raise self._refusal("the answer belongs to another login; log in again")
         if datetime.fromtimestamp(begun["until"], UTC) <= utcnow():
-            raise _refused("the login took more than 10 minutes")
+            raise self._refusal("the login took more than 10 minutes")
         if "error" in request.query_params:
-            raise _refused(f"the provider refused the login ({request.query_params['error'][:100]})")
+            error = without_controls(request.query_params["error"])[:100]
+            raise self._refusal(f"the provider refused the login ({error})")
         code = request.query_params.get("code", "")
         if not 0 < len(code) <= LONGEST_CODE:
-            raise _refused("the answer of the provider has no code")
+            raise self._refusal("the answer of the provider has no code")
         holder = await self._log_in(Secret(code), begun["nonce"], Secret(begun["verifier"]))
         response = RedirectResponse(self._local(begun["next"]), HTTPStatus.SEE_OTHER)
         response.delete_cookie(COOKIE, path=PATH, httponly=True, samesite="lax")
@@ -119,7 +128,9 @@ class Logins:
         rights = rights_of(person.groups, self._settings.oidc_groups)
         name = without_controls(person.name)[:LONGEST_NAME]
         if rights is None:
-            raise _refused(f"no group of {name} has rights here; an operator can add a group to OSTLER_OIDC_GROUPS")
+            raise self._refusal(
+                f"no group of {name} has rights here; an operator can add a group to OSTLER_OIDC_GROUPS"
+            )
         now = utcnow()
         holder = await self._database().run(
             lambda db: api_tokens.log_in_person(
@@ -127,7 +138,7 @@ class Logins:
             )
         )
         if holder is None:
-            raise _refused(f"Ostler knows none of the accounts that {name} may see; it learns them from webhooks")
+            raise self._refusal(f"Ostler knows none of the accounts that {name} may see; it learns them from webhooks")
         return holder
 
     async def _ask(self, call: Callable[[], T]) -> T:
@@ -137,9 +148,9 @@ class Logins:
         try:
             return await asyncio.to_thread(call)
         except NotAccepted as error:
-            raise _refused(str(error)) from None
+            raise self._refusal(str(error)) from None
         except ProviderFailed as error:
-            log.warning("ui.provider_failed", error=str(error))
+            self._failed.add(error=str(error))
             raise Refusal(
                 HTTPStatus.BAD_GATEWAY,
                 "provider-failed",
@@ -153,7 +164,6 @@ class Logins:
     def _secure(self) -> bool:
         return str(self._settings.oidc_redirect_url).startswith("https://")
 
-
-def _refused(why: str) -> Refusal:
-    log.info("ui.login_refused", why=why)
-    return Refusal(HTTPStatus.FORBIDDEN, "login", "The login was refused", f"{why[:1].upper()}{why[1:]}.")
+    def _refusal(self, why: str) -> Refusal:
+        self._refused.add(why=why)
+        return Refusal(HTTPStatus.FORBIDDEN, "login", "The login was refused", f"{why[:1].upper()}{why[1:]}.")

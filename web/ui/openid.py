@@ -13,7 +13,8 @@ import hmac
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -32,8 +33,10 @@ from ostler.settings import Settings
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Signatures with a private key of the provider. `none`, and signatures with a shared secret, are never accepted."""
-CALL_TIMEOUT = 5.0
+CALL_TIMEOUT = 3.0
+"""Seconds for one call. A login makes up to four, so it ends before the process that has to stop."""
 MOST_BYTES = 2**20
+MOST_KEYS = 32
 PIECE = 2**16
 REREAD_AFTER = 300.0
 """Seconds after which the provider's configuration and keys are read again. New keys are read at once."""
@@ -75,7 +78,7 @@ class Provider:
         self._pool = connections(egress.proxy_for(self._issuer, environment), environment)
         self._lock = threading.Lock()
         self._configuration: tuple[float, Mapping[str, Any]] | None = None
-        self._keys: tuple[float, jwt.PyJWKSet] | None = None
+        self._keys: tuple[float, Sequence[Mapping[str, Any]]] | None = None
 
     def login_url(self, *, state: str, nonce: str, verifier: Secret) -> str:
         """Return the address at the provider that begins a login. Raises `ProviderFailed`."""
@@ -116,18 +119,7 @@ class Provider:
         return self._person(answer["id_token"], nonce)
 
     def _person(self, token: str, nonce: str) -> Person:
-        try:
-            claims: Mapping[str, Any] = jwt.decode(
-                token,
-                self._key_of(token),
-                algorithms=ALGORITHMS,
-                audience=self._client_id,
-                issuer=self._issuer,
-                leeway=LEEWAY,
-                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
-            )
-        except jwt.PyJWTError as error:
-            raise NotAccepted(f"the ID token of the provider is not valid: {error}") from None
+        claims = self._verified(token)
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise NotAccepted("the ID token belongs to another login; log in again")
         if claims.get("azp", self._client_id) != self._client_id:
@@ -145,29 +137,55 @@ class Provider:
         )
         return Person(f"{self._issuer} {claims['sub']}", str(name), frozenset(str(each) for each in groups))
 
-    def _key_of(self, token: str) -> jwt.PyJWK:
-        """Return the provider's key that signed a token. An unknown key id causes one more read of the keys."""
-        key_id = jwt.get_unverified_header(token).get("kid")
+    def _verified(self, token: str) -> Mapping[str, Any]:
+        """Return the claims of a token that one of the provider's keys has signed, for this client, at this time.
+
+        If no key of the last read has signed the token, the keys are read once more. Raises `NotAccepted`.
+        """
+        try:
+            header = jwt.get_unverified_header(token)
+        except jwt.PyJWTError as error:
+            raise NotAccepted(f"the ID token of the provider is not valid: {error}") from None
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if algorithm not in ALGORITHMS:
+            raise NotAccepted("the ID token is not signed with a private key of the provider")
         for again in (False, True):
-            keys = [
-                key
-                for key in self._read_keys(again=again).keys
-                if key.public_key_use in {None, "sig"} and (key_id is None or key.key_id == key_id)
-            ]
-            if len(keys) == 1:
-                return keys[0]
+            for each in self._read_keys(again=again):
+                if key_id is not None and each.get("kid") != key_id:
+                    continue
+                with suppress(jwt.InvalidSignatureError, jwt.PyJWKError, jwt.InvalidKeyError):
+                    return self._claims(token, jwt.PyJWK(dict(each), algorithm=algorithm), algorithm)
         raise NotAccepted("the ID token is signed with a key that the provider does not publish")
 
-    def _read_keys(self, *, again: bool) -> jwt.PyJWKSet:
+    def _claims(self, token: str, key: jwt.PyJWK, algorithm: str) -> Mapping[str, Any]:
+        try:
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=[algorithm],
+                audience=self._client_id,
+                issuer=self._issuer,
+                leeway=LEEWAY,
+                options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+            )
+        except (jwt.InvalidSignatureError, jwt.InvalidKeyError):
+            raise
+        except jwt.PyJWTError as error:
+            raise NotAccepted(f"the ID token of the provider is not valid: {error}") from None
+        return claims
+
+    def _read_keys(self, *, again: bool) -> Sequence[Mapping[str, Any]]:
+        """Return the provider's keys for signatures, as JWKs."""
         with self._lock:
             read = self._keys
         now = time.monotonic()
         if read is not None and now - read[0] < (REREAD_KEYS_AFTER if again else REREAD_AFTER):
             return read[1]
-        try:
-            keys = jwt.PyJWKSet.from_dict(dict(self._call("GET", self._endpoint("jwks_uri"))))
-        except jwt.PyJWTError as error:
-            raise ProviderFailed(f"the provider's keys cannot be used: {error}") from None
+        answer = self._call("GET", self._endpoint("jwks_uri")).get("keys")
+        keys = [each for each in answer if isinstance(each, dict)] if isinstance(answer, list) else []
+        keys = [each for each in keys if each.get("use") in {None, "sig"} and each.get("kty") != "oct"][:MOST_KEYS]
+        if not keys:
+            raise ProviderFailed("the provider publishes no key for signatures")
         with self._lock:
             self._keys = (now, keys)
         return keys

@@ -166,7 +166,7 @@ def test_login_by_a_provider_needs_all_four_settings(name: str, monkeypatch: pyt
         load()
 
 
-@pytest.mark.parametrize("groups", ["{", "[]", '{"a": "admin"}', '{"a": []}', '{"a": ["acme", 3]}', '{"a": {}}'])
+@pytest.mark.parametrize("groups", ["{", "[]", '{"a": "admin"}', '{"a": []}', '{"a": ["acme", 3.5]}', '{"a": {}}'])
 def test_groups_of_a_provider_are_checked_at_start(groups: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for each, value in (LOGIN | {"OSTLER_OIDC_GROUPS": groups}).items():
         monkeypatch.setenv(each, value)

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from structlog.testing import capture_logs
 
 from lab.processes import Child, free_port
 from ostler.clock import utcnow
@@ -39,11 +40,12 @@ from web.ui.app import mount_ui
 from web.ui.streams import Streams
 
 CALLBACK = "http://ostler/ui/oidc/callback"
-GROUPS = {"platform": "write", "support": "read", "shop": ["Acme"], "zoo": ["zoo"], "lost": ["nobody"]}
+GROUPS = {"platform": "write", "support": "read", "shop": ["Acme"], "zoo": ["zoo"], "lost": ["nobody"], "nine": [9]}
 PEOPLE = {
     "pia": ["platform"],
     "sam": ["support"],
     "ann": ["shop", "unknown"],
+    "ida": ["nine"],
     "leo": ["lost"],
     "max": ["other"],
 }
@@ -178,6 +180,46 @@ def test_limited_person_sees_only_own_accounts(browser: Browser) -> None:
     assert {browser.see(each).status_code for each in ("/ui/accounts/8", "/ui/sweeps")} <= {403, 404}
 
 
+def test_login_of_two_accounts_gives_no_rights(browser: Browser, database: Database) -> None:
+    insert_account(database.engine, 9, "ACME", count=1)
+    answer = browser.log_in("ann")
+    assert (answer.status_code, "none of the accounts" in answer.text) == (403, True)
+
+
+def test_account_can_be_named_by_its_id(browser: Browser, database: Database) -> None:
+    insert_account(database.engine, 9, "ACME", count=1)
+    browser.log_in("ida")
+    (row,) = run_sql(database.engine, "SELECT accounts FROM api_tokens WHERE subject IS NOT NULL")
+    assert row.accounts == [9]
+
+
+def test_rights_that_a_login_gives_are_a_change(browser: Browser, database: Database) -> None:
+    for _ in range(2):
+        browser.log_in("sam")
+    rows = run_sql(database.engine, "SELECT kind, name, who, via, new FROM changes ORDER BY id")
+    assert [(row.kind, row.name, row.who, row.via) for row in rows] == [("token", "sam", "sam", "dashboard")]
+    assert rows[0].new == {"scopes": ["read"]}
+
+
+def test_another_site_cannot_begin_a_login(browser: Browser) -> None:
+    answer = browser.client.call("GET", "/ui/oidc/login", headers={"Sec-Fetch-Site": "cross-site"})
+    assert (answer.headers["location"], "set-cookie" in answer.headers) == ("/ui/login", False)
+
+
+def test_refused_logins_write_one_line_a_second(browser: Browser) -> None:
+    with capture_logs() as lines:
+        for _ in range(20):
+            browser.see("/ui/oidc/callback?error=x")
+    assert len([line for line in lines if line["event"] == "ui.login_refused"]) <= 2
+
+
+def test_page_of_a_failed_login_is_not_loaded_again(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    callback = browser.allow(browser.begin(), "sam")
+    monkeypatch.setattr(logins, "MOST_CALLS", 0)
+    answer = browser.see(callback)
+    assert (answer.status_code, "http-equiv" in answer.text) == (503, False)
+
+
 def test_revoked_person_is_out_until_the_next_login(browser: Browser, database: Database) -> None:
     browser.log_in("sam")
     run_sql(database.engine, "UPDATE api_tokens SET revoked_at = now()")
@@ -256,6 +298,8 @@ class Hostile:
     token: Callable[[dict[str, Any]], str] | None = None
     nonce: str = ""
     issuer: str = ""
+    bare: bool = False
+    """True if the published keys have neither a name nor an algorithm."""
 
     def answer(self, url: str) -> FastAPI:
         app = FastAPI()
@@ -296,7 +340,7 @@ class Hostile:
 
     def published_key(self, name: str) -> dict[str, Any]:
         key = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(self.keys[name].public_key()))
-        return {**key, "kid": name, "use": "sig", "alg": "RS256"}
+        return key if self.bare else {**key, "kid": name, "use": "sig", "alg": "RS256"}
 
     def pem(self, name: str) -> bytes:
         public = self.keys[name].public_key()
@@ -361,6 +405,14 @@ def test_forged_id_token_begins_no_session(database: Database, hostile: Hostile,
         browser = new()
         answer = log_in_at(browser, hostile)
         assert (answer.status_code, "ostler_session" in browser.cookies) == (403, False)
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
+def test_key_without_a_name_and_an_algorithm_is_tried(database: Database, hostile: Hostile, algorithm: str) -> None:
+    hostile.published, hostile.bare = ["other", "first"], True
+    hostile.token = lambda claims: jwt.encode(claims, hostile.keys["first"], algorithm=algorithm)
+    with browsing(database, hostile.issuer) as new:
+        assert log_in_at(new(), hostile).status_code == 303
 
 
 def test_new_key_of_the_provider_is_read(database: Database, hostile: Hostile, monkeypatch: pytest.MonkeyPatch) -> None:
