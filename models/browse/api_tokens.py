@@ -135,7 +135,7 @@ def log_in_person(
     `subject` identifies the person, whatever their name is. The person keeps the row of earlier logins, so that
     sessions with other rights end. After a revocation, the next login begins a new row.
 
-    Returns None if the rights are limited to accounts of which none exists.
+    Returns None if the rights are limited to accounts, and none of these accounts exists.
     """
     accounts = None if rights.accounts is None else _known_accounts(db, rights.accounts)
     if accounts == []:
