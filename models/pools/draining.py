@@ -68,17 +68,16 @@ def record_draining(db: Connection, *, uid: str, since: datetime | None, now: da
 
     `since` is the time of the deletion request. If `since` is None, `now` is recorded. Return True if this call marked
     the pool. The mark might change the routing of jobs. Return False if the pool has no live row or is already
-    draining. A pool that never had a row never had a Pod, so it needs no drain.
-
-    The advisory lock of the pool is taken before the pool's row is written. The next reconcile of the pool takes the
-    queued jobs out of the pool (`tasks.routing.rerouting`).
+    draining.
     """
     row = db.execute(
         text("SELECT id, name FROM pools WHERE uid = :uid AND NOT draining AND deleted_at IS NULL"), {"uid": uid}
     ).one_or_none()
     if row is None:
-        return False
+        return False  # a pool that never had a row never had a Pod, so it needs no drain
+    # The lock order is the advisory lock of the pool, then its row.
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
+    # `rerouting_since` makes the next reconcile take the queued jobs out of the pool (`tasks.routing.rerouting`).
     db.execute(
         text("""
             UPDATE pools SET draining = true, draining_since = :since, routed_at = :now, rerouting_since = :now

@@ -112,27 +112,23 @@ _ROUTING = (
 def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     """Write a pool's facts into its row. Return True if the written facts might change the routing of jobs.
 
-    Nothing is written if the row already contains the same facts. Facts of an older generation never overwrite facts of
-    a newer generation. The advisory lock of the pool is taken before the row is written.
-
-    After a change of the routing, the next reconcile of the pool takes all queued jobs out of the pool
-    (`tasks.routing.rerouting`). The sweep `rematch` then routes these jobs again. Until the reconcile has read all
-    these jobs, the matcher matches no job of the pool.
-
-    While old and new workers run at once during a deployment, they might compute two hashes of one spec. The first hash
-    is kept for `TEMPLATE_HOLDS`. Otherwise old and new workers would replace each other's starting Pods.
+    Nothing is written if the row already contains the same facts, or facts of a newer generation.
     """
     row = _row(db, pool.uid)
     if row is None:
         return _insert(db, pool, now=now)
+    # During a deployment, old and new workers might compute two hashes of one spec. The first hash is kept for
+    # `TEMPLATE_HOLDS`. Otherwise old and new workers would replace each other's starting Pods.
     pool = _with_recorded_template(row, pool, now=now)
     if not _differing(row, pool) and row.deleted_at is None and row.problem is None:
         return False
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
-    row = _row(db, pool.uid)
+    row = _row(db, pool.uid)  # again, because another worker might have written the row before this lock
     if row is None or row.generation > pool.generation:
         return False  # another worker has written a later generation
     pool = _with_recorded_template(row, pool, now=now)
+    # After a change of the routing, the next reconcile takes all queued jobs out of the pool, and `rematch` routes them
+    # again (`tasks.routing.rerouting`). Until the reconcile has read them all, the matcher matches no job of the pool.
     rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
     db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
     if row.generation != pool.generation or row.deleted_at is not None:
@@ -293,14 +289,6 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
 def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
     """Return (id, name, leaving) of the pools that need a reconcile, in the order of their ids.
 
-    A pool needs a reconcile if any of these conditions is true:
-
-    - The pool's object is not known to be gone.
-    - The pool has jobs that must be moved to another pool.
-    - The pool has Pods that are not known to be gone.
-    - The pool still needs a last list of Pods. This list must begin at least `MADE_WITHIN` after the pool's object was
-      recorded as gone. An earlier list might miss a Pod whose creation was still in progress.
-
     `leaving` is True if the pool is draining or the pool's object is gone.
     """
     return list(
@@ -308,8 +296,11 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
             text("""
                 SELECT id, name, draining OR deleted_at IS NOT NULL AS leaving FROM pools p
                 WHERE namespace = :namespace
+                  -- the object is not known to be gone, or jobs must be moved to another pool
                   AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{}'
+                       -- the last list is missing; an earlier one might miss a Pod whose creation was in progress
                        OR listed_at IS NULL OR listed_at < deleted_at + :made_within
+                       -- Pods are not known to be gone
                        OR EXISTS (SELECT FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL))
                 ORDER BY id
             """),

@@ -44,10 +44,9 @@ def mark_left(db: Connection, installation_id: int, *, now: datetime) -> bool:
 def mark_working(db: Connection, installation_id: int) -> bool:
     """Record that GitHub knows an installation, because a call with its token succeeded.
 
-    Returns True if the installation had been recorded as removed, and False otherwise. While the installation was
-    wrongly recorded as removed, its jobs might have moved to an installation that was removed later. If the result is
-    True, this function has therefore moved the jobs and claims of all removed installations of the account to the
-    account's newest working installation.
+    Returns True if the installation had been recorded as removed, and False otherwise. If the result is True, this
+    function has moved the jobs and claims of all removed installations of the account to its newest working
+    installation.
     """
     account_id = db.execute(
         text("UPDATE installations SET left_at = NULL WHERE id = :id AND left_at IS NOT NULL RETURNING account_id"),
@@ -55,6 +54,7 @@ def mark_working(db: Connection, installation_id: int) -> bool:
     ).scalar()
     if account_id is None:
         return False
+    # While the installation was wrongly recorded as removed, its jobs might have moved to one that was removed later.
     gone = db.execute(
         text("SELECT id FROM installations WHERE account_id = :account AND left_at IS NOT NULL ORDER BY id"),
         {"account": account_id},

@@ -65,10 +65,7 @@ def set_repository_of_claims(
 ) -> int:
     """Write the new name of a repository into the scopes of claims with the former name in their scope.
 
-    A claim changes only if its runner might still be registered in the repository. The repository id of the claim shows
-    whether the claim belongs to the repository. If the claim has no repository id, the repository id of its job is
-    used. If the job has no repository id, the claim belongs to the repository if the claim was created no later than
-    `at`. Locked rows are skipped.
+    A claim changes only if its runner might still be registered in the repository. Locked rows are skipped.
     """
     return db.execute(
         text("""
@@ -80,6 +77,7 @@ def set_repository_of_claims(
                                            WHERE m.claim_id = c.id AND m.outcome IN ('open', 'minted'))
                                 OR EXISTS (SELECT FROM runner_pods p
                                            WHERE p.id = c.runner_pod_id AND p.gone_at IS NULL))
+                           -- the id of the claim decides, or else the id of its job, or else the age of the claim
                            AND coalesce(c.repository_id = :id,
                                         (SELECT j.repository_id = :id FROM jobs j WHERE j.id = c.job_id),
                                         c.created_at <= :at)

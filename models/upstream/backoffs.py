@@ -302,9 +302,6 @@ def allow_probe(
 
     Return None if no probe is due, or if no job can be a probe. A probe is due `probe_every` seconds after the previous
     probe or failure. Jobs of the account `without` are left out, because the caller would not match them.
-
-    An installation has at most one probe at a time over all pools. For this reason the row of the backoff is locked.
-    Rows that another session has locked are skipped, so that this function waits for no lock.
     """
     values = {
         "now": now,
@@ -312,6 +309,8 @@ def allow_probe(
         "pool_id": pool_id,
         "without": without,
     }
+    # The row of the backoff is locked, because an installation has at most one probe at a time over all pools. Rows
+    # that another session has locked are skipped, here and below, so that this function waits for no lock.
     key = db.execute(
         text(f"""
             SELECT b.key FROM backoffs b

@@ -24,14 +24,13 @@ CHECKS = 2
 def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResult:
     """Write the claim annotation and the owner label of a Pod. If `owner` is None, remove the label.
 
-    If the Pod has another annotation than the row of the claim expects, the annotation of the Pod is recorded. If this
-    process still has the lease of the claim, the write is then repeated once. If the Pod has the stamp of a later
-    claim, no stamp is written, because the Pod already works for the later claim. The rows alone might not show the
-    later claim, because a restore of Postgres to an earlier state might have lost it. Raises what the Kubernetes
-    adapter raises.
+    If the Pod has another annotation than the row of the claim expects, the annotation of the Pod is recorded, and the
+    write is repeated once. Raises what the Kubernetes adapter raises.
     """
     expected = work.expected
     for look in range(1, CHECKS + 1):
+        # A Pod with the stamp of a later claim already works for the later claim. The rows alone might not show this
+        # claim, because a restore of Postgres to an earlier state might have lost it.
         if owner is not None and _is_later(expected, work.claim_id):
             return StampResult(outcome=StampOutcome.MOVED_ON, seen=expected, owner=None)
         if owner is None:
@@ -63,7 +62,7 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
             return steps.record_found(db, work, seen=seen, now=utcnow())
 
         if not rt.transaction(record):
-            return result
+            return result  # this process has lost the lease of the claim
         expected = seen
     raise AssertionError("unreachable")
 

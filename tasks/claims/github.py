@@ -48,13 +48,12 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
 
     Returns False if GitHub was asked for the runner by name and did not know it.
 
-    A repository is addressed by its id. If Ostler does not know the id, it addresses the repository by name. The name
-    might belong to another repository by now. If GitHub finds no such runner in a repository that was addressed by
-    name, the result proves nothing, and `Gone` is raised (law L8). A persistent runner that was never online is always
-    found by name, because another attempt of `config.sh` might have replaced the runner that had this id. Raises also
-    the errors that `deregister` raises.
+    A repository is addressed by its id. If Ostler does not know the id, it addresses the repository by name, and raises
+    `Gone` if GitHub finds no such runner there. Raises also the errors that `deregister` raises.
     """
     scope = Scope.parse(registration.scope)
+    # A persistent runner that was never online is found by name, because another attempt of `config.sh` might have
+    # replaced the runner that had this id.
     runner_id = registration.runner_id if scope.certain and not registration.unseen else None
     if runner_id is None:
         found = rt.github.find_runner(
@@ -63,6 +62,7 @@ def ensure_removed(rt: Runtime, registration: releases.Registration, *, policy: 
             name=registration.runner_name,
             policy=calls(policy),
         )
+        # The name might belong to another repository by now, so that the absence there proves nothing (law L8).
         if found is None and not scope.certain:
             raise Gone(
                 f"the removal of runner {registration.runner_name} is not confirmed: GitHub finds no such runner in "

@@ -506,8 +506,7 @@ def refuse(
 
     `reason`: explanation for people. `attempt_id`: the attempt to close as refused, or None if GitHub might have
     registered a runner. `not_before`: time at which the hold is checked again, by default in an hour. `cause`: kind and
-    key of the backoff that causes the hold. If this backoff has ended in the meantime, the hold is checked at once. If
-    this mint belongs to an older chain, its attempt is closed and neither the job nor the claim is changed (law L6).
+    key of the backoff that causes the hold. If this mint belongs to an older chain, only its attempt is closed.
     """
     now = utcnow()
 
@@ -518,10 +517,10 @@ def refuse(
         # A late `commit_mint` locks its attempt before it deletes backoffs, so this order must be the same.
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=now)
-        if begun and work.job_id is not None:
+        if begun and work.job_id is not None:  # not in an older chain: a late step changes no row (law L6)
             until = not_before or now + SET_ASIDE
             if cause is not None and not backoffs.keep(db, *cause):
-                until = now
+                until = now  # the backoff has ended in the meantime, so the hold is checked at once
             job_holds.hold_job(db, work.job_id, reason=hold, detail=reason, not_before=until, now=now)
         claim_leases.give_back(db, work, due_at=now, error=reason)
         return begun

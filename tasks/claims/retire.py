@@ -209,11 +209,8 @@ def might_register(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> boo
 def remove_runners(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
     """Remove every runner of the Pod from GitHub.
 
-    `living`: the Pod as it was just read, or None if the Pod is gone. If the App lacks the permission to remove a
-    runner, the retirement continues only if no Pod can start the runner: its JIT was never delivered, or the Pod is
-    over. A busy runner stops the retirement only if the Pod is not over. If the Pod is over, GitHub has not noticed the
-    end of the runner yet, and the sweep `orphaned_runners` removes the runner later. Raises `NotYet` if a runner might
-    still appear, or if the owner of a runner has a new name. Raises also what GitHub's adapter raises.
+    `living`: the Pod as it was just read, or None if the Pod is gone. Raises `NotYet` if a runner might still appear,
+    or if the owner of a runner has a new name. Raises also what GitHub's adapter raises.
     """
     over = living is None or living.is_over
     awaited = living is not None and might_register(rt, work, living)
@@ -225,8 +222,11 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | No
         except Busy as busy:
             if not over:
                 raise
+            # GitHub has not noticed the end of the runner yet. The sweep `orphaned_runners` removes the runner later.
             log.warning("retire.runner_not_deregistered", runner=registration.runner_name, error=meaning_of(busy))
         except (Forbidden, Gone) as error:
+            # Without the permission to remove the runner, the retirement continues only if no Pod can start the runner:
+            # its JIT was never delivered, or the Pod is over.
             if registration.delivered and not over:
                 raise_or_follow(rt, work, registration, error)
             log.warning("retire.runner_not_deregistered", runner=registration.runner_name, error=meaning_of(error))

@@ -45,9 +45,8 @@ def compare(rt: Runtime) -> EpochVerdict | None:
     """Compare the epochs. The epoch of the cluster is read first.
 
     If Postgres was restored to an earlier state, its rows are frozen. Otherwise both epochs are raised and the rows are
-    trusted. Returns None, without a renewal of the trust, if the ConfigMap has no epoch, if another process raised an
-    epoch meanwhile, or if the clock of Postgres jumped. Raises what the Kubernetes client raises. After such an error,
-    the trust in the rows is not renewed.
+    trusted. Returns None, without a renewal of the trust, if the comparison proves nothing. Raises what the Kubernetes
+    client raises. After such an error, the trust in the rows is not renewed.
     """
     began = utcnow()
     with _noting(rt, "the cluster's epoch could not be read"):
@@ -66,7 +65,7 @@ def compare(rt: Runtime) -> EpochVerdict | None:
         return verdict
     risen = rt.transaction(epochs.advance, ours.epoch)
     if risen is None:
-        return None
+        return None  # another process has raised the epoch meanwhile
     with _noting(rt, "the cluster's epoch could not be written"):
         written = write_epoch(rt.kube, namespace=rt.settings.namespace, epoch=risen, seen=seen, policy=calls(SWEEP))
     return verdict if written and _trust(rt, risen, began=began) else None

@@ -108,11 +108,8 @@ class Tick(Pace):
         if the budget is used up, or if it has neither two witnesses nor a proof. With `once`, a repair that is made
         again before its outcome was seen gets no second ledger row.
 
-        `call` is a call to GitHub or the cluster that must precede the transaction of `body`. An earlier transaction
-        writes a ledger row that announces the call. The call is made only if `still` returns True in that earlier
-        transaction. Otherwise `body` might find out only after the call that the call was wrong. If `call` raises an
-        `UpstreamError`, the repair has failed and the error is raised again. If the process is killed between the call
-        and the commit, the ledger row stays `begun`, and the sweep must find the same case again.
+        `call` is a call to GitHub or the cluster that must precede the transaction of `body`. It is made only if
+        `still` returns True. If `call` raises an `UpstreamError`, the repair has failed and the error is raised again.
         """
         if not self._may(case):
             return None
@@ -121,10 +118,14 @@ class Tick(Pace):
             return None
         begun = None
         if call is not None:
+            # A separate transaction checks `still` and announces the call in the ledger. Otherwise `body` might find
+            # out only after the call that the call was wrong.
             begun = self._begin(case, still)
             if begun is None:
                 self._moved_on(case, None)
                 return None
+            # If the process is killed between the call and the commit, the ledger row stays `begun`, and the sweep must
+            # find the same case again.
             self._make(begun, call)
 
         def commit(db: Connection) -> tuple[T | None, int | None]:
