@@ -408,12 +408,12 @@ def streams(scope: Scope) -> None:
     """Remove the connection of a stream from the cap, and limit the bytes that the kernel buffers for its client.
 
     Call this function for a stream after its session was verified. Without the limit, the kernel would take megabytes
-    for a client that does not read, and `READ_WITHIN` would count only after that.
+    for a client that does not read, and `READ_WITHIN` would count only after that. The client might already be gone.
     """
     proven(scope)
     reference = scope.get(_CONNECTION)
     connection = None if reference is None else reference()
-    if isinstance(connection, BoundedProtocol):
+    if isinstance(connection, BoundedProtocol) and not connection.transport.is_closing():
         connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER)
 
 

@@ -148,8 +148,8 @@ class Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the stream ends or the reader goes away."""
-        limits.streams(scope)
         try:
+            limits.streams(scope)
             await super().__call__(scope, receive, send)
         finally:
             self._streams.close(self._key, self)
