@@ -191,6 +191,7 @@ class Streams:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._open: set[Stream] = set()
         self._pages: dict[Hashable, _Page] = {}
         self._turn = asyncio.Semaphore(1)
         self._checks: asyncio.Task[None] | None = None
@@ -198,7 +199,7 @@ class Streams:
 
     def __len__(self) -> int:
         """Return the number of open streams."""
-        return sum(len(page.streams) for page in self._pages.values())
+        return len(self._open)
 
     @property
     def is_full(self) -> bool:
@@ -213,9 +214,10 @@ class Streams:
         page = self._pages.get(key)
         if page is None:
             page = self._pages[key] = _Page(read)
-            page.task = asyncio.create_task(self._keep(page))
+            page.task = asyncio.create_task(self._keep(key, page))
         stream = Stream(self, key, page, session)
         page.streams.add(stream)
+        self._open.add(stream)
         if self._checks is None:
             self._checks = asyncio.create_task(self._check())
         return stream
@@ -224,24 +226,36 @@ class Streams:
         """Remove a stream that has ended, and stop reading its page if nobody else watches the page."""
         page = stream.page
         page.streams.discard(stream)
-        if not page.streams and self._pages.get(key) is page:
-            del self._pages[key]
+        self._open.discard(stream)
+        if not page.streams:
+            self._forget(key, page)
             if page.task is not None:
                 page.task.cancel()
-        if not self._pages and self._checks is not None:
+        if not self._open and self._checks is not None:
             self._checks.cancel()
             self._checks = None
 
     def end_all(self) -> None:
         """End every stream, and open no further one. A stopping process calls this method first."""
         self._ending = True
-        for stream in self._all():
+        for stream in self._open:
             stream.end()
 
-    def _all(self) -> Sequence[Stream]:
-        return [stream for page in self._pages.values() for stream in page.streams]
+    def _forget(self, key: Hashable, page: _Page) -> None:
+        """Let the next stream of `key` begin a new page."""
+        if self._pages.get(key) is page:
+            del self._pages[key]
 
-    async def _keep(self, page: _Page) -> None:
+    async def _keep(self, key: Hashable, page: _Page) -> None:
+        """Read a page until nobody watches it or a read fails. New streams never join a page that is not read."""
+        try:
+            await self._read(page)
+        finally:
+            self._forget(key, page)
+            for stream in page.streams:
+                stream.end(RELOAD)
+
+    async def _read(self, page: _Page) -> None:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -250,8 +264,6 @@ class Streams:
                     page.show(await page.read())
             except Exception as error:  # noqa: BLE001  every error is logged, or shown by the page that is loaded again
                 if not _is_passing(error):
-                    for stream in page.streams:
-                        stream.end(RELOAD)
                     return
             await asyncio.sleep(max(EVERY, PAUSE * (loop.time() - began)))
 
@@ -260,14 +272,14 @@ class Streams:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_EVERY)
-            began, sessions = loop.time(), {stream.session for stream in self._all()}
+            began, sessions = loop.time(), {stream.session for stream in self._open}
             valid: frozenset[Session] | None = None
             try:
                 async with asyncio.timeout(CHECK_WITHIN):
                     valid = await self._database.run(lambda db: _valid(db, sessions))  # noqa: B023  it is awaited here
-            except (Refusal, DBAPIError, PoolTimeout, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001  streams that cannot be checked must end, whatever the error is
                 _unchecked.add(error=cause_of(error))
-            for stream in self._all():
+            for stream in self._open:
                 if valid is not None and stream.session in valid:
                     stream.checked_at = began
                 elif stream.session in sessions and (valid is not None or began - stream.checked_at > CHECKED_WITHIN):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -23,8 +26,9 @@ from tests.waiting import eventually
 from web.edge import limits
 from web.edge.limits import BoundedProtocol
 from web.server import _GRACE
-from web.ui import streams
-from web.ui.streams import changes
+from web.ui import app, streams
+from web.ui.sessions import Session, holder_of
+from web.ui.streams import Content, changes
 
 STREAM = {"Accept": "text/event-stream"}
 
@@ -96,6 +100,18 @@ def opened(url: str, dashboard: Dashboard, path: str = "/ui/jobs", *, cookie: st
     return reader
 
 
+def address(url: str) -> tuple[str, int]:
+    """Return host and port of a URL."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def request(path: str, cookie: str) -> bytes:
+    """Return the request for a stream, for a client that is a bare socket."""
+    head = (f"GET {path} HTTP/1.1", "Host: x", "Accept: text/event-stream", f"Cookie: ostler_session={cookie}")
+    return ("\r\n".join(head) + "\r\n\r\n").encode()
+
+
 def test_stream_sends_only_what_changed(dashboard: Dashboard, url: str) -> None:
     dashboard.account()
     dashboard.job(100)
@@ -164,13 +180,14 @@ def test_stream_ends_with_its_session(dashboard: Dashboard, url: str, monkeypatc
     assert reader.ended.wait(10)
 
 
+@pytest.mark.parametrize("error", [TimeoutError, RuntimeError])
 def test_stream_whose_session_cannot_be_checked_ends(
-    dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch
+    dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     reader = opened(url, dashboard)
 
     def fail(*_: object, **__: object) -> None:
-        raise TimeoutError
+        raise error
 
     monkeypatch.setattr(streams, "holder_of", fail)
     assert reader.ended.wait(10)
@@ -205,6 +222,56 @@ def test_page_whose_read_fails_is_loaded_again(dashboard: Dashboard, url: str) -
     assert reader.names == ["reload"]
 
 
+def test_page_whose_read_failed_is_read_again_for_new_streams(dashboard: Dashboard) -> None:
+    there = Session("0a1b2c3d4e5f6a7b", "", utcnow() + timedelta(hours=1))
+
+    async def fail() -> Content:
+        raise LookupError
+
+    async def story() -> None:
+        was_read = asyncio.Event()
+
+        async def read() -> Content:
+            was_read.set()
+            return Content("there", utcnow(), live=True)
+
+        slow = dashboard.streams.open("page", there, read=fail)
+        assert slow.page.task is not None
+        await asyncio.wait([slow.page.task])
+        fresh = dashboard.streams.open("page", there, read=read)
+        async with asyncio.timeout(10):
+            await was_read.wait()
+        assert len(dashboard.streams) == 2, "the stream that has not ended yet still counts"
+        for each in (slow, fresh):
+            dashboard.streams.close("page", each)
+        assert len(dashboard.streams) == 0
+
+    asyncio.run(story())
+
+
+def test_reader_that_leaves_before_its_stream_begins_takes_no_place(
+    dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, left, opens = threading.Event(), threading.Event(), Mock(wraps=dashboard.streams.open)
+    monkeypatch.setattr(dashboard.streams, "open", opens)
+
+    def verify(*given: Any, **how: Any) -> object:
+        asked.set()
+        assert left.wait(10)
+        return holder_of(*given, **how)
+
+    monkeypatch.setattr(app, "holder_of", verify)
+    reader = socket.create_connection(address(url))
+    reader.sendall(request("/ui/jobs", dashboard.cookie))
+    assert asked.wait(10)
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reader.close()
+    assert httpx.get(f"{url}/ui/static/ui.css").status_code == 200, "the server has seen the end of the connection"
+    left.set()
+    eventually(lambda: opens.called, "the stream does not open", within=10)
+    eventually(lambda: len(dashboard.streams) == 0, "a stream that nobody reads still counts", within=5)
+
+
 def test_idle_stream_sends_the_time_of_its_read(
     dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,15 +297,8 @@ def test_reader_of_one_byte_a_second_is_dropped(
         dashboard.job(100 + number, name=f"job {number} " + "x" * 100)
     reader = socket.socket()
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    host, _, port = url.removeprefix("http://").partition(":")
-    reader.connect((host, int(port)))
-    head = (
-        "GET /ui/jobs HTTP/1.1",
-        "Host: x",
-        "Accept: text/event-stream",
-        f"Cookie: ostler_session={dashboard.cookie}",
-    )
-    reader.sendall(("\r\n".join(head) + "\r\n\r\n").encode())
+    reader.connect(address(url))
+    reader.sendall(request("/ui/jobs", dashboard.cookie))
     eventually(lambda: len(dashboard.streams) == 1, "the stream does not open", within=10)
 
     def change_and_read() -> bool:
