@@ -18,6 +18,7 @@ from github_adapters.calls.governor import Governs, Ungoverned
 from github_adapters.calls.http import Http
 from github_adapters.calls.session import Session
 from github_adapters.endpoints.app import App
+from github_adapters.endpoints.check_runs import CheckRuns
 from github_adapters.endpoints.deliveries import Deliveries
 from github_adapters.endpoints.jobs import Jobs
 from github_adapters.endpoints.runner_groups import RunnerGroups
@@ -96,6 +97,8 @@ class GitHub:
         self.clock_ahead = app.clock_ahead
         self.get_installation = app.get_installation
         self.list_installations = app.list_installations
+
+        self.tell_check_run = CheckRuns(session).tell
 
         self.list_deliveries = deliveries.list_deliveries
         self.probe = deliveries.probe

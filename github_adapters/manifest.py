@@ -43,7 +43,9 @@ class AppMade:
     webhook_secret: Secret
 
 
-def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool) -> str:
+def manifest(
+    *, name: str, homepage: str, webhook_url: str, redirect_url: str, organization: bool, check_runs: bool = False
+) -> str:
     """Return the manifest as indented JSON.
 
     Raises `Invalid` if the name is empty or too long, or if the homepage or the webhook has no valid URL.
@@ -59,7 +61,7 @@ def manifest(*, name: str, homepage: str, webhook_url: str, redirect_url: str, o
         "hook_attributes": {"url": webhook_url, "active": True},
         "redirect_url": redirect_url,
         "public": False,
-        "default_permissions": dict(wanted(organization=organization)),
+        "default_permissions": dict(wanted(organization=organization, check_runs=check_runs)),
         "default_events": list(WANTED_EVENTS),
     }
     return json.dumps(content, indent=2)

@@ -21,6 +21,9 @@ ORGANIZATION: Mapping[str, str] = {**COMMON, "organization_self_hosted_runners":
 USER: Mapping[str, str] = {**COMMON, "administration": WRITE}
 """Permissions of an App that serves a user account. Runners are then registered in the repositories of the user."""
 
+CHECKS: Mapping[str, str] = {"checks": WRITE}
+"""Permission for check runs, which an App needs only if `OSTLER_CHECK_RUNS_AFTER` is above 0."""
+
 EVENTS = ("workflow_job",)
 """Events that Ostler cannot work without.
 
@@ -43,6 +46,8 @@ ENDPOINTS: Mapping[str, str] = {
     "get_run": "actions",
     "list_runs": "actions",
     "list_run_jobs": "actions",
+    "create_check_run": "checks",
+    "update_check_run": "checks",
     "installation_token": "app",
     "list_deliveries": "app",
     "redeliver": "app",
@@ -51,35 +56,36 @@ ENDPOINTS: Mapping[str, str] = {
 
 - `runners`: the permission to administer self-hosted runners of the organisation, or `administration`.
 - `actions`: the permission `actions`.
+- `checks`: the permission `checks`.
 - `app`: no permission, only the identity of the App.
 """
 
 
-def wanted(*, organization: bool) -> Mapping[str, str]:
-    """Return the permissions of the App of an organisation or a user account."""
-    return ORGANIZATION if organization else USER
+def wanted(*, organization: bool, check_runs: bool = False) -> Mapping[str, str]:
+    """Return the permissions of the App of an organisation or a user account, with or without check runs."""
+    return {**(ORGANIZATION if organization else USER), **(CHECKS if check_runs else {})}
 
 
-def lacking(granted: Mapping[str, str], *, organization: bool) -> list[str]:
+def lacking(granted: Mapping[str, str], *, organization: bool, check_runs: bool = False) -> list[str]:
     """Return the permissions that the App lacks, as `name: level`.
 
     The App lacks a permission if it is not granted, or only at a lower level.
     """
     return [
         f"{name}: {level}"
-        for name, level in wanted(organization=organization).items()
+        for name, level in wanted(organization=organization, check_runs=check_runs).items()
         if _LEVELS.get(granted.get(name, ""), 0) < _LEVELS[level]
     ]
 
 
-def needless(granted: Mapping[str, str], *, organizations: Collection[bool]) -> list[str]:
+def needless(granted: Mapping[str, str], *, organizations: Collection[bool], check_runs: bool = False) -> list[str]:
     """Return the granted permissions that Ostler does not use, as `name: level`.
 
     `organizations` has one entry for each kind of owner that the App serves: True for organisations, False for users.
     """
     known: dict[str, int] = {}
     for organization in organizations:
-        for name, level in wanted(organization=organization).items():
+        for name, level in wanted(organization=organization, check_runs=check_runs).items():
             known[name] = max(known.get(name, 0), _LEVELS.get(level, 0))
     return [f"{name}: {level}" for name, level in sorted(granted.items()) if _LEVELS.get(level, 3) > known.get(name, 0)]
 

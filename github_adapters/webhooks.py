@@ -9,6 +9,7 @@ milliseconds.
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,9 @@ SCHEME = b"sha256="
 
 LAST_SECOND = 253_402_300_800
 """A time in Unix seconds. Python's datetime cannot represent this time or a later one."""
+
+_HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+"""Hash of a commit in SHA-1 or SHA-256."""
 
 
 class MalformedPayload(Invalid):
@@ -213,6 +217,7 @@ def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id
         started_at=fields.optional_moment(job, "started_at"),
         completed_at=fields.optional_moment(job, "completed_at"),
         head_branch=fields.optional_text(job, "head_branch"),
+        head_sha=_commit(job),
         repository=home.repository,
         repository_id=home.repository_id,
         owner_id=home.owner_id,
@@ -221,6 +226,12 @@ def read_job(job: Mapping[str, Any], *, action: str, home: Home, installation_id
         public=home.public,
         installation_id=installation_id,
     )
+
+
+def _commit(job: Mapping[str, Any]) -> str | None:
+    """Return the commit of a job, or None if the value is no hash. No job needs its commit to run."""
+    found = job.get("head_sha")
+    return found if isinstance(found, str) and _HASH.fullmatch(found) else None
 
 
 def _created_at(job: Mapping[str, Any], action: str) -> datetime:

@@ -243,6 +243,16 @@ class App(BaseSettings):
     github_private_key: Secret = Field(
         description="Private key of the GitHub App, as PEM text. You can write `\\n` for each line end"
     )
+    check_runs_after: int = Field(
+        default=0,
+        ge=0,
+        le=86400,
+        description=(
+            "Wait of a job in seconds after which a check run on its commit tells why it waits. A check run also tells "
+            "that the Pod of a job ended before the job. With 0, Ostler makes no check runs. Larger values make fewer "
+            "calls to GitHub. The App needs the permission `checks: write`"
+        ),
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -301,10 +301,12 @@ _ENDPOINTS = (
     ("GET", re.compile(r"/actions/runs/\d+$"), "get_run"),
     ("GET", re.compile(r"/actions/runs$"), "list_runs"),
     ("GET", re.compile(r"/actions/runs/\d+/jobs$"), "list_run_jobs"),
+    ("POST", re.compile(r"/check-runs$"), "create_check_run"),
+    ("PATCH", re.compile(r"/check-runs/\d+$"), "update_check_run"),
     ("GET", re.compile(r"^/app/hook/deliveries$"), "list_deliveries"),
     ("POST", re.compile(r"^/app/hook/deliveries/\d+/attempts$"), "redeliver"),
 )
-_DONE = {"GET": "200", "POST": "201", "DELETE": "204"}
+_DONE = {"GET": "200", "PATCH": "200", "POST": "201", "DELETE": "204"}
 _ALSO = {"mint": ("409", "422"), "delete_runner": ("422",), "list_runs": ("304",), "list_run_jobs": ("304",)}
 for _verb, _form, _endpoint in _ENDPOINTS:
     GITHUB_SECONDS.labels(_endpoint)

@@ -91,10 +91,11 @@ def permissions(context: Context) -> Verdict:
     lacking, needless = [], []
     # An App has one set of permissions for all owners. A permission is needed if one kind of owner needs it.
     kinds = {each.organization for each in context.installations}
+    check_runs = context.app.check_runs_after > 0
     for each in context.installations:
-        if missing := wanted.lacking(each.permissions, organization=each.organization):
+        if missing := wanted.lacking(each.permissions, organization=each.organization, check_runs=check_runs):
             lacking.append(f"{each.login} lacks {', '.join(missing)}")
-        if surplus := wanted.needless(each.permissions, organizations=kinds):
+        if surplus := wanted.needless(each.permissions, organizations=kinds, check_runs=check_runs):
             needless.append(f"{each.login}: {', '.join(surplus)}")
     if lacking:
         cure = "grant the permission on the App's page, Permissions & events, and have the owner accept the change"

@@ -58,6 +58,9 @@ def github(
     github_api_url: Annotated[
         str | None, typer.Option(help="URL of the API, if it is neither api.SUBDOMAIN.ghe.com nor HOST/api/v3")
     ] = None,
+    check_runs: Annotated[
+        bool, typer.Option("--check-runs", help="also request checks: write, for OSTLER_CHECK_RUNS_AFTER")
+    ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port of the local page; 0 chooses a free port")] = 0,
     browser: Annotated[
         bool, typer.Option(help="open the local page in a browser; with --no-browser, open it yourself")
@@ -83,6 +86,7 @@ def github(
             webhook_url=webhook_url,
             redirect_url=page.callback_url,
             organization=organization is not None,
+            check_runs=check_runs,
         )
         target = flow.registration_url(github_url, organization=organization, state=page.state)
     except (UpstreamError, OSError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from lab.github.entities import COMPLETED, WAITING, Account, Group, Job, Repository, Run, now, stamp
@@ -337,6 +338,30 @@ def _group_name(job: Job) -> str | None:
         return None
     group = job.repository.account.groups.get(job.runner.group_id)
     return "Default" if group is None else group.name
+
+
+def check_run_view(number: int, repository: Repository, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a check run in the format of the REST API. `given` are the fields that its App has set."""
+    url = f"{API}/repos/{repository.full_name}/check-runs/{number}"
+    output = {"title": None, "summary": None, "text": None, **given.get("output", {})}
+    return {
+        "id": number,
+        "node_id": node_id("CR", number),
+        "external_id": "",
+        "head_sha": given["head_sha"],
+        "name": given["name"],
+        "url": url,
+        "html_url": f"{SITE}/{repository.full_name}/runs/{number}",
+        "details_url": None,
+        "status": given.get("status", "queued"),
+        "conclusion": given.get("conclusion"),
+        "started_at": None,
+        "completed_at": None,
+        "output": {**output, "annotations_count": 0, "annotations_url": f"{url}/annotations"},
+        "check_suite": None,
+        "app": None,
+        "pull_requests": [],
+    }
 
 
 def run_view(run: Run) -> dict[str, Any]:

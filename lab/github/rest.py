@@ -23,7 +23,7 @@ from lab.github.entities import Account, Repository, Run, stamp
 from lab.github.faults import CHECK_EVERY, endpoint
 from lab.github.identity import App, Identity
 from lab.github.limits import Limits
-from lab.github.payloads import app_view, group_view, installation_view, job_view, run_view
+from lab.github.payloads import app_view, check_run_view, group_view, installation_view, job_view, run_view
 from lab.github.sender import Sender
 from lab.github.world import TOKEN_SECONDS, NameTaken, NoSuchGroup, RunnerBusy, World
 
@@ -89,6 +89,10 @@ class Rest:
                 ("runs/{id:int}/jobs", self.list_run_jobs),
             ):
                 routes.append(Route(f"{prefix}/actions/{path}", self._guard(handler, "core"), methods=["GET"]))
+            routes += [
+                Route(f"{prefix}/check-runs", self._guard(self.create_check_run, "core"), methods=["POST"]),
+                Route(f"{prefix}/check-runs/{{id:int}}", self._guard(self.update_check_run, "core"), methods=["PATCH"]),
+            ]
         for prefix in ("/orgs/{org}", "/repos/{owner}/{repo}", "/repositories/{repository:int}"):
             runners = f"{prefix}/actions/runners"
             mint = self._guard(self.mint, "actions_runner_registration")
@@ -341,6 +345,27 @@ class Rest:
         body = {"total_count": len(jobs), "jobs": [job_view(job) for job in _page(request, jobs)]}
         return caller.answer(HTTPStatus.OK, body)
 
+    async def create_check_run(self, request: Request, caller: Caller) -> Response:
+        """Create a check run on a commit."""
+        repository = self._repository(request, caller)
+        if repository is None:
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        body = await request.json()
+        if not body.get("name") or not re.fullmatch("[0-9a-f]{40}", str(body.get("head_sha"))):
+            return caller.refuse(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid request.")
+        number = len(self._world.check_runs) + 1
+        self._world.check_runs[number] = (repository, body)
+        return caller.answer(HTTPStatus.CREATED, check_run_view(number, repository, body))
+
+    async def update_check_run(self, request: Request, caller: Caller) -> Response:
+        """Change a check run."""
+        number = int(request.path_params["id"])
+        repository, body = self._world.check_runs.get(number, (None, {}))
+        if repository is None or repository is not self._repository(request, caller):
+            return caller.refuse(HTTPStatus.NOT_FOUND, NOT_FOUND)
+        body |= await request.json()
+        return caller.answer(HTTPStatus.OK, check_run_view(number, repository, body))
+
     def _run(self, request: Request, caller: Caller) -> Run | None:
         run = self._world.runs.get(int(request.path_params["id"]))
         return run if run is not None and run.jobs[0].repository is self._repository(request, caller) else None
@@ -455,7 +480,9 @@ def _barred(account: Account, app: App, request: Request) -> str | None:
 def _permits(permissions: Mapping[str, str], request: Request) -> bool:
     """Return whether the permissions of an App cover a call ("Permissions required for GitHub Apps")."""
     path = request.url.path
-    if "/actions/runner" not in path:
+    if "/check-runs" in path:
+        needed = "checks"
+    elif "/actions/runner" not in path:
         needed = "actions"
     else:
         needed = "organization_self_hosted_runners" if path.startswith("/orgs/") else "administration"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
+from typing import Any
 
 from lab.github.entities import (
     COMPLETED,
@@ -93,6 +94,7 @@ class World:
         self.former: dict[str, Repository] = {}
         self.jobs: dict[int, Job] = {}
         self.runs: dict[int, Run] = {}
+        self.check_runs: dict[int, tuple[Repository, dict[str, Any]]] = {}
         self.runner_ends: dict[str, str] = {}
         self.runners: dict[int, Runner] = {}
         self.sessions: dict[str, Session] = {}

@@ -36,6 +36,7 @@ class WorkflowJobEvent:
     owner_type: Literal["Organization", "User"]
     installation_id: int | None
     public: bool = False
+    head_sha: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

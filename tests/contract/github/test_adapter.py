@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from github_adapters import permissions
 from github_adapters.client import GitHub
 from github_adapters.endpoints.deliveries import DeliverySeen
 from github_adapters.endpoints.pages import ListPage
@@ -124,6 +125,41 @@ def test_a_job_is_found_by_the_id_of_its_repository_whatever_that_is_called(lab:
     assert found is not None
     assert found.status == "queued"
     assert github.get_job(installation_id=ORG_INSTALLATION, repository=12, job_id=job) is None
+
+
+def tell(github: GitHub, *, check_id: int | None = None, name: str = "build", commit: str = "a" * 40) -> int:
+    return github.tell_check_run(
+        installation_id=ORG_INSTALLATION,
+        repository="acme/app",
+        commit=commit,
+        check_id=check_id,
+        name=name,
+        title="Waits 6 min",
+        text="no Pod",
+    )
+
+
+def allow_checks(lab: Lab) -> None:
+    lab.call("PATCH", "/_lab/app", {"permissions": {**permissions.ORGANIZATION, **permissions.CHECKS}})
+
+
+def test_a_check_run_is_made_and_then_changed_in_its_place(lab: Lab, github: GitHub) -> None:
+    lab.jobs()
+    allow_checks(lab)
+    made = tell(github)
+    assert tell(github, check_id=made) == made
+    assert tell(github, name="test") != made
+
+
+def test_a_check_run_is_refused_without_the_permission_and_on_no_commit(lab: Lab, github: GitHub) -> None:
+    lab.jobs()
+    with pytest.raises(Forbidden):
+        tell(github)
+    allow_checks(lab)
+    with pytest.raises(Invalid):
+        tell(github, commit="main")
+    with pytest.raises(Gone):
+        tell(github, check_id=987)
 
 
 def test_an_unknown_job_is_none(github: GitHub) -> None:

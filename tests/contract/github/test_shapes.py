@@ -103,6 +103,16 @@ def test_runs_and_their_jobs(lab: Lab, api: Api) -> None:
     shaped(models.WorkflowRun, over)
 
 
+def test_a_check_run(lab: Lab, api: Api) -> None:
+    lab.jobs()
+    lab.call("PATCH", "/_lab/app", {"permissions": {"checks": "write", "metadata": "read"}})
+    body = {"name": "n", "head_sha": "a" * 40, "status": "completed", "conclusion": "neutral"}
+    status, made = api.call("POST", "/repos/acme/app/check-runs", body | {"output": {"title": "t", "summary": "s"}})
+    assert status == 201
+    shaped(models.CheckRun, made)
+    shaped(models.CheckRun, api.call("PATCH", f"/repos/acme/app/check-runs/{made['id']}", {"conclusion": "neutral"})[1])
+
+
 def test_the_app_and_its_deliveries(lab: Lab, api: Api) -> None:
     lab.jobs()
     eventually(lambda: lab.hooks.seen)

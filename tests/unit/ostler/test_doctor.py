@@ -146,7 +146,7 @@ class Context:
             "github": GitHub(),
             "installations": [ACME],
             "settings": SETTINGS,
-            "app": SimpleNamespace(github_api_url="https://api.github.com"),
+            "app": SimpleNamespace(github_api_url="https://api.github.com", check_runs_after=0),
             "place": SimpleNamespace(namespace="runners", namespaces=("runners",)),
             "lab_cluster": False,
             "lab_github": False,
@@ -246,6 +246,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (github.permissions, {"installations": []}, BAD, "not installed anywhere"),
     (github.permissions, {"installations": installed(permissions={"metadata": "read"})}, BAD, "acme lacks actions"),
     (github.permissions, {"installations": installed(suspended=True)}, WARN, "suspended"),
+    (github.permissions, {"app": SimpleNamespace(check_runs_after=300)}, BAD, "acme lacks checks: write"),
     (
         github.permissions,
         {"installations": installed(permissions={**permissions.ORGANIZATION, "contents": "read"})},

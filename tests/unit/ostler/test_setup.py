@@ -101,6 +101,23 @@ def test_what_is_lacking_and_what_is_too_much_is_told() -> None:
     assert permissions.silent(["push"]) == ["workflow_job"]
 
 
+def test_check_runs_need_their_permission_only_when_they_are_on() -> None:
+    granted = {**permissions.ORGANIZATION}
+    assert permissions.lacking(granted, organization=True, check_runs=True) == ["checks: write"]
+    assert permissions.lacking({**granted, **permissions.CHECKS}, organization=True, check_runs=True) == []
+    assert permissions.needless({**granted, **permissions.CHECKS}, organizations={True}) == ["checks: write"]
+    assert json.loads(
+        flow.manifest(
+            name="o",
+            homepage="https://a.example",
+            webhook_url="https://a.example/hook",
+            redirect_url="http://127.0.0.1:1/c",
+            organization=True,
+            check_runs=True,
+        )
+    )["default_permissions"] == {**permissions.ORGANIZATION, **permissions.CHECKS}
+
+
 def made(**changes: str) -> dict[str, Any]:
     about = {
         "name": "ostler-acme",
@@ -108,7 +125,7 @@ def made(**changes: str) -> dict[str, Any]:
         "webhook_url": "https://acme.example/hook",
         "redirect_url": "http://127.0.0.1:1/callback",
     }
-    found: dict[str, Any] = json.loads(flow.manifest(**{**about, **changes}, organization=True))
+    found: dict[str, Any] = json.loads(flow.manifest(**{**about, **changes}, organization=True))  # type: ignore[arg-type]
     return found
 
 

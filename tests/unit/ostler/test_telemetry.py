@@ -133,6 +133,8 @@ def test_every_sweep_has_its_zeros_and_no_family_is_without_any() -> None:
         ("GET", "/repos/acme/shop/actions/runs?status=queued", "list_runs"),
         ("GET", "/repos/acme/shop/actions/runs/7/jobs?filter=all", "list_run_jobs"),
         ("GET", "/app/hook/deliveries?per_page=100", "list_deliveries"),
+        ("POST", "/repos/acme/shop/check-runs", "create_check_run"),
+        ("PATCH", "/repos/acme/shop/check-runs/7", "update_check_run"),
         ("POST", "/app/hook/deliveries/7/attempts", "redeliver"),
         ("GET", "/repos/acme/secret-project", "other"),
     ],
