@@ -39,6 +39,7 @@ _LINES = (
     (task_names.PERSISTENT_RUNNERS, "sweep_every"),
     (task_names.UNIDENTIFIED_EXECUTIONS, "sweep_every"),
     (task_names.CATCH_UP, "catch_up_every"),
+    (task_names.CHECK_RUNS, "sweep_every"),
 )
 
 QUEUES = tuple(sorted({QUEUE_OF[name] for name, _ in _LINES}))

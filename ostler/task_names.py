@@ -53,6 +53,7 @@ PRUNE: Final = TaskName("ostler.prune")
 PERSISTENT_RUNNERS: Final = TaskName("ostler.persistent_runners")
 UNIDENTIFIED_EXECUTIONS: Final = TaskName("ostler.unidentified_executions")
 CATCH_UP: Final = TaskName("ostler.catch_up")
+CHECK_RUNS: Final = TaskName("ostler.check_runs")
 
 QUEUE_OF: Final[Mapping[TaskName, str]] = MappingProxyType(
     {
@@ -93,6 +94,7 @@ QUEUE_OF: Final[Mapping[TaskName, str]] = MappingProxyType(
         PERSISTENT_RUNNERS: "sweeps",
         UNIDENTIFIED_EXECUTIONS: "sweeps",
         CATCH_UP: "sweeps",
+        CHECK_RUNS: "sweeps",
     }
 )
 """The queue of each task. A task that is not in this table cannot be registered, scheduled or sent."""
@@ -156,6 +158,8 @@ def task_of(short: str) -> TaskName:
 
 
 SWEEPS: Final = tuple(
-    short_name(name) for name, queue in QUEUE_OF.items() if queue == "sweeps" and name not in {POD_EVENTS, EPOCH}
+    short_name(name)
+    for name, queue in QUEUE_OF.items()
+    if queue == "sweeps" and name not in {POD_EVENTS, EPOCH, CHECK_RUNS}
 )
 """Short names of the sweeps that run in the frame (`tasks.sweeps.frame`)."""

@@ -343,6 +343,7 @@ def _insert(
             "name": event.name,
             "workflow_name": event.workflow_name,
             "head_branch": event.head_branch,
+            "head_sha": event.head_sha,
             "labels": list(event.labels),
             "state": state,
             "pool_id": routed.pool_id,

@@ -40,15 +40,17 @@ _INSERT = text(f"""
         {_DELIVERIES}
     ), seen AS (
         INSERT INTO jobs (id, account_id, installation_id, repository, repository_id, public, scope, run_id,
-                          run_attempt, name, workflow_name, head_branch, labels, state, pool_id, hold_reason,
+                          run_attempt, name, workflow_name, head_branch, head_sha, labels, state, pool_id, hold_reason,
                           hold_detail, not_before, queued_at, changed_at)
         SELECT id, account_id, installation_id, repository, repository_id, public, scope, run_id, run_attempt, name,
-               workflow_name, head_branch, labels, state, pool_id, hold_reason, hold_detail, not_before, queued_at, :now
+               workflow_name, head_branch, head_sha, labels, state, pool_id, hold_reason, hold_detail, not_before,
+               queued_at, :now
         FROM jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (
             id bigint, account_id bigint, installation_id bigint, repository text, repository_id bigint, public boolean,
             scope text, run_id bigint,
-            run_attempt bigint, name text, workflow_name text, head_branch text, labels text[], state text,
-            pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz, queued_at timestamptz)
+            run_attempt bigint, name text, workflow_name text, head_branch text, head_sha text, labels text[],
+            state text, pool_id bigint, hold_reason text, hold_detail text, not_before timestamptz,
+            queued_at timestamptz)
         WHERE id IN (SELECT job_id FROM fresh)
         ORDER BY id
         ON CONFLICT (id) DO NOTHING

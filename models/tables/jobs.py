@@ -71,6 +71,14 @@ class Job(Base):
     name: Mapped[str]
     workflow_name: Mapped[str | None]
     head_branch: Mapped[str | None]
+    head_sha: Mapped[str | None] = mapped_column(comment="commit of the job, for its check run")
+    check_id: Mapped[int | None] = mapped_column(comment="check run of GitHub that tells about the job; NULL: none")
+    check_said: Mapped[list[str] | None] = mapped_column(
+        comment="states of the job that a call for the check run was made for; each state has one call at most"
+    )
+    check_at: Mapped[datetime | None] = mapped_column(
+        comment="time at which the job was last examined for its check run; NULL: never"
+    )
     labels: Mapped[list[str]]
     state: Mapped[str]
     conclusion: Mapped[str | None]

@@ -54,6 +54,7 @@ MODULES = (
     "tasks.sweeps.gates",
     "tasks.sweeps.prune",
     "tasks.sweeps.catch_up",
+    "tasks.intake.check_runs",
 )
 
 VISIBILITY_TIMEOUT = 300

@@ -88,6 +88,7 @@ class StubSettings:
     sweeps_paused: tuple[str, ...] = ()
     repair_budget_percent: float = 10
     pod_job_annotations: bool = False
+    check_runs_after: int = 0
 
     @property
     def namespaces(self) -> tuple[str, ...]:
