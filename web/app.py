@@ -218,7 +218,13 @@ def build_app(settings: Settings, *, cluster: Cluster | None = None, sender: Sen
     app.add_route("/readyz", ready, methods=["GET"], include_in_schema=False)
     app.add_route("/metrics", metrics, methods=["GET"], include_in_schema=False)
     if settings.web_ui:
-        mount_ui(app, settings, database=lambda: web().api_database, streams=lambda: web().streams)
+        mount_ui(
+            app,
+            settings,
+            database=lambda: web().api_database,
+            streams=lambda: web().streams,
+            publisher=lambda: web().publisher,
+        )
     mount_api(app, build_api(settings, database=lambda: web().api_database, publisher=lambda: web().publisher))
     return app
 

@@ -95,6 +95,12 @@ def list_jobs(
     return read(db, _COLUMNS, table="jobs", conditions=conditions, order=order, after=after, limit=limit)
 
 
+def job_name(db: Connection, job_id: int) -> str | None:
+    """Return the repository and the name of a job, or None if there is no such job."""
+    row = db.execute(text("SELECT repository, name FROM jobs WHERE id = :id"), {"id": job_id}).one_or_none()
+    return None if row is None else f"{row.repository}: {row.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class JobStory:
     """A job with its events and claims, its timeline, and the explanation of its present state."""

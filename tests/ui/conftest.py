@@ -18,6 +18,7 @@ from rules.token_scopes import TokenScope
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import make_settings, make_token
+from tests.outbox import PublisherOutbox
 from tests.rows import insert_account, insert_job, insert_pool, run_sql
 from tests.served import served
 from web.api.database import Database as ApiDatabase
@@ -58,7 +59,7 @@ def dashboard_of(database: Database, *paths: str) -> Iterator[Site]:
     """Serve the dashboard of a database."""
     pool, app = ApiDatabase(database.engine), FastAPI()
     streams = Streams(pool)
-    mount_ui(app, make_settings(database), database=lambda: pool, streams=lambda: streams)
+    mount_ui(app, make_settings(database), database=lambda: pool, streams=lambda: streams, publisher=PublisherOutbox)
     token = make_token(database.engine, TokenScope.READ, name="reader")
     try:
         with served(app) as url:

@@ -79,6 +79,7 @@ TENANCY = "integration/tasks/test_tenancy.py::"
 ACCESS = "integration/web/api/test_access.py::"
 LIMITED = "integration/web/api/test_limited_tokens.py::"
 SESSIONS = "integration/web/ui/test_sessions.py::"
+FORMS = "integration/web/ui/test_forms.py::"
 OPENID = "integration/web/ui/test_openid.py::"
 PAGES = "integration/web/ui/test_pages.py::"
 STREAMS = "integration/web/ui/test_streams.py::"
@@ -434,6 +435,11 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         PAGES + "test_page_of_the_whole_fleet_says_why_it_is_refused",
     ),
     "A form can log in or log out": (SESSIONS + "test_form_of_another_site_changes_nothing",),
+    "A form that changes the fleet": (
+        FORMS + "test_token_without_write_sees_no_buttons_and_gets_403",
+        FORMS + "test_form_of_another_session_changes_nothing",
+        FORMS + "test_form_without_the_value_of_its_session_changes_nothing",
+    ),
     "Every answer has a content security policy": (
         PAGES + "test_every_answer_has_the_headers",
         PAGES + "test_pages_have_no_inline_code_and_load_nothing_from_other_hosts",

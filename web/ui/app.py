@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from http import HTTPStatus
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from fastapi import FastAPI
 from pydantic import ValidationError
@@ -30,17 +30,17 @@ from ostler.secrets import Secret
 from ostler.settings import OIDC_CALLBACK, Settings
 from rules.token_scopes import TokenScope
 from web.api.database import Database
-from web.api.gate import read_body
 from web.api.problems import Refusal, database_failed
 from web.edge.refused_log import RefusedLog
+from web.process.publisher import Publisher
 from web.ui import logins, sessions
+from web.ui.forms import Forms, foreign, read_form
 from web.ui.logins import Logins
 from web.ui.pages import Pages
 from web.ui.rendering import ASSETS, HOLDER, address, page, wants_stream
 from web.ui.sessions import SESSION, Sessions, holder_of
 from web.ui.streams import MEDIA_TYPE, RELOAD, Streams
 
-LARGEST_FORM = 4096
 AGAIN_IN = 5
 """Seconds after which the browser loads a page again that Postgres could not answer."""
 
@@ -67,10 +67,18 @@ log = get_logger(__name__)
 class Dashboard:
     """An application that passes a request to a page after all checks, and turns every error into a page.
 
-    `database` and `streams` are called for each request, because they do not exist before the process has started.
+    `database`, `streams` and `publisher` are called for each request, because they do not exist before the process has
+    started.
     """
 
-    def __init__(self, settings: Settings, *, database: Callable[[], Database], streams: Callable[[], Streams]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        database: Callable[[], Database],
+        streams: Callable[[], Streams],
+        publisher: Callable[[], Publisher],
+    ) -> None:
         self._database = database
         self._sessions = Sessions(settings.encryption_keys)
         self._refused = RefusedLog(log, "ui.login_refused")
@@ -80,6 +88,7 @@ class Dashboard:
             found = Logins(settings, sessions=self._sessions, database=database, local=_local)
             by_provider = [Route("/oidc/login", found.begin), Route("/oidc/callback", found.finish)]
         pages = Pages(settings, database=database, streams=streams)
+        forms = Forms(sessions=self._sessions, database=database, publisher=publisher)
         self._router = Router(
             [
                 Route("/", pages.route(pages.overview)),
@@ -92,6 +101,8 @@ class Dashboard:
                 Route("/repairs", pages.route(pages.repairs)),
                 Route("/usage", pages.route(pages.usage)),
                 Route("/changes", pages.route(pages.changes)),
+                Route("/change", forms.confirm),
+                Route("/change", forms.make, methods=["POST"]),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 *by_provider,
@@ -138,13 +149,9 @@ class Dashboard:
         if request.method != "POST":
             return self._login_page(request, after=_local(request.query_params.get("next")))
         if not sessions.is_from_own_page(request):
-            raise _foreign()
-        body = (await read_body(request, largest=LARGEST_FORM)).decode("utf-8", "replace")
-        try:
-            form = parse_qs(body, max_num_fields=8)
-        except ValueError:
-            form = {}
-        token, after = form.get("token", [""])[0].strip(), _local(form.get("next", [""])[0])
+            raise foreign()
+        form = await read_form(request)
+        token, after = form.get("token", "").strip(), _local(form.get("next"))
         found = await self._verify(token)
         if isinstance(found, Refused) or TokenScope.READ not in found.scopes:
             why = str(found) if isinstance(found, Refused) else "scope"
@@ -173,14 +180,19 @@ class Dashboard:
 
     async def _logout(self, request: Request) -> Response:
         if not sessions.is_from_own_page(request):
-            raise _foreign()
+            raise foreign()
         response = RedirectResponse("/ui/login", HTTPStatus.SEE_OTHER)
         sessions.end(response)
         return response
 
 
 def mount_ui(
-    app: FastAPI, settings: Settings, *, database: Callable[[], Database], streams: Callable[[], Streams]
+    app: FastAPI,
+    settings: Settings,
+    *,
+    database: Callable[[], Database],
+    streams: Callable[[], Streams],
+    publisher: Callable[[], Publisher],
 ) -> None:
     """Mount the dashboard at `/ui` of `app`, and redirect `/` and `/ui` to its first page.
 
@@ -193,7 +205,7 @@ def mount_ui(
 
     for path in ("/", "/ui"):
         app.add_route(path, first_page, methods=["GET"], include_in_schema=False)
-    mount = Mount("/ui", app=Dashboard(settings, database=database, streams=streams))
+    mount = Mount("/ui", app=Dashboard(settings, database=database, streams=streams, publisher=publisher))
     mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
     app.router.routes.append(mount)
 
@@ -243,15 +255,6 @@ def _local(path: str | None) -> str:
     if path is None or not path.startswith("/ui/") or path.startswith(("/ui/login", "/ui/logout", logins.PATH)):
         return "/ui/"
     return path
-
-
-def _foreign() -> Refusal:
-    return Refusal(
-        HTTPStatus.FORBIDDEN,
-        "foreign-form",
-        "The form was not sent by this site",
-        "Open the dashboard by its own address, and send the form again.",
-    )
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -43,12 +43,11 @@ from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.jobs import Jobs
 from web.api.problems import Refusal
-from web.api.schema import BIGGEST_ID
 from web.api.sweeps import Repairs
 from web.api.usage import Month
 from web.ui import drawings
 from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
-from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, wants_stream
+from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, number, wants_stream
 from web.ui.sessions import SESSION
 from web.ui.shared import Shared
 from web.ui.streams import Content, Streams
@@ -152,7 +151,7 @@ class Pages:
 
     async def job(self, request: Request) -> Shown:
         """Answer with one job: its state, the reason, its time axis, its claims and its events."""
-        job_id, holder, now = _number(request.path_params["job_id"]), _holder(request), utcnow()
+        job_id, holder, now = number(request.path_params["job_id"]), _holder(request), utcnow()
         timings = self._settings.timings
         story = (
             await self._database().run(
@@ -196,7 +195,7 @@ class Pages:
     async def pool(self, request: Request) -> Shown:
         """Answer with one pool: its problem, its Pods and jobs, its conditions, and the autoscaler's decision."""
         _need_fleet(_holder(request))
-        pool_id, now = _number(request.path_params["pool_id"]), utcnow()
+        pool_id, now = number(request.path_params["pool_id"]), utcnow()
 
         def body(db: Connection) -> tuple[PoolStory, Page, Expected, Diagnosis] | None:
             story = pool_story(db, pool_id, now=now)
@@ -223,7 +222,7 @@ class Pages:
 
     async def account(self, request: Request) -> Shown:
         """Answer with one account: its use of its budget, its queue, and the waits of its jobs."""
-        account_id, holder, now = _number(request.path_params["account_id"]), _holder(request), utcnow()
+        account_id, holder, now = number(request.path_params["account_id"]), _holder(request), utcnow()
         streamed = wants_stream(request)  # a stream does not replace the waits of the day
 
         def body(db: Connection) -> tuple[AccountStory, Diagnosis, Sequence[Waits], Sequence[Waits]] | None:
@@ -314,12 +313,6 @@ class Pages:
             "next_page": _next(request, self._cursors.make(listing, changes.next_id)),
         }
         return Shown("changes.html", now, values)
-
-
-def _number(given: str) -> int:
-    """Return the id in a path, or 0 if the path contains no id."""
-    found = int(given) if given.isascii() and given.isdigit() and len(given) <= len(str(BIGGEST_ID)) else 0
-    return found if found <= BIGGEST_ID else 0
 
 
 def _missing(what: str) -> Refusal:

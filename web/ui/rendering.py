@@ -23,7 +23,10 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from models.browse.api_tokens import Holder
 from ostler.server_words import without_controls
+from rules.token_scopes import TokenScope
+from web.api.schema import BIGGEST_ID
 
 HOLDER = "ostler.ui.holder"
 REFRESH = "refresh"
@@ -164,6 +167,18 @@ def wants_stream(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
+def number(given: str) -> int:
+    """Return the id in a path, or 0 if the path contains no id."""
+    found = int(given) if given.isascii() and given.isdigit() and len(given) <= len(str(BIGGEST_ID)) else 0
+    return found if found <= BIGGEST_ID else 0
+
+
+def may_write(request: Request) -> bool:
+    """Return True if the token of the reader may change the fleet."""
+    holder: Holder | None = request.scope.get(HOLDER)
+    return holder is not None and holder.accounts is None and TokenScope.WRITE in holder.scopes
+
+
 def _age(since: datetime, shown: str) -> Markup:
     return Markup('<time class="age" datetime="{}">{}</time>').format(since.isoformat(timespec="milliseconds"), shown)
 
@@ -181,6 +196,7 @@ def _values(request: Request, **values: Any) -> dict[str, Any]:
         "layout": "base.html",
         "here": address(request),
         "holder": request.scope.get(HOLDER),
+        "writes": may_write(request),
         "stopped": stopped,
         "switch": quote(request.url.path) + (f"?{query}" if query else ""),
         "live": False,

@@ -53,6 +53,7 @@ class Sessions:
 
     def __init__(self, keys: Sequence[Secret]) -> None:
         self._cipher = cipher_for("session", keys)
+        self._form_keys = [_derived("form", key) for key in keys]
 
     def begin(self, response: Response, holder: Holder, *, secure: bool, now: datetime) -> None:
         """Add the cookie of a new session to an answer. `secure` must be True if the browser uses HTTPS."""
@@ -66,6 +67,19 @@ class Sessions:
             httponly=True,
             samesite="strict",
         )
+
+    def form_token(self, request: Request) -> str:
+        """Return the value that the forms of this session contain. Another session has another value."""
+        return self._form_tokens(request)[0]
+
+    def is_own_form(self, request: Request, given: str) -> bool:
+        """Return True if `given` is the value of a form of this session."""
+        values = [hmac.compare_digest(each.encode(), given.encode()) for each in self._form_tokens(request)]
+        return any(values)
+
+    def _form_tokens(self, request: Request) -> list[str]:
+        cookie = request.cookies.get(COOKIE, "").encode()
+        return [hmac.digest(key, cookie, hashlib.sha256).hex() for key in self._form_keys]
 
     def read(self, request: Request, *, now: datetime) -> Session | None:
         """Return the session of a request, or None if the cookie is absent, expired or not made with our keys."""
@@ -89,9 +103,11 @@ def holder_of(db: Connection, session: Session, *, now: datetime) -> Holder | No
 
 def cipher_for(purpose: str, keys: Sequence[Secret]) -> Cipher:
     """Return the cipher of one kind of cookie. Its keys are derived from `keys`, and differ for each purpose."""
-    label = f"ostler dashboard {purpose}".encode()
-    derived = [hmac.digest(key.reveal().encode(), label, hashlib.sha256) for key in keys]
-    return Cipher([Secret(base64.urlsafe_b64encode(key).decode()) for key in derived])
+    return Cipher([Secret(base64.urlsafe_b64encode(_derived(purpose, key)).decode()) for key in keys])
+
+
+def _derived(purpose: str, key: Secret) -> bytes:
+    return hmac.digest(key.reveal().encode(), f"ostler dashboard {purpose}".encode(), hashlib.sha256)
 
 
 def end(response: Response) -> None:

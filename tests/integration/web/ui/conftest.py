@@ -64,13 +64,14 @@ def dashboard(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[D
         monkeypatch.setattr(pages, each, timedelta())
     pool, app, settings = ApiDatabase(database.engine), FastAPI(), make_settings(database)
     streams = Streams(pool)
-    mount_ui(app, settings, database=lambda: pool, streams=lambda: streams)
+    outbox = PublisherOutbox()
+    mount_ui(app, settings, database=lambda: pool, streams=lambda: streams, publisher=lambda: outbox)
     client = Client(app)
     found = Dashboard(
         engine=database.engine,
         app=app,
         client=client,
-        outbox=PublisherOutbox(),
+        outbox=outbox,
         reader=make_token(database.engine, TokenScope.READ, name="reader"),
         writer=make_token(database.engine, TokenScope.WRITE, name="writer"),
         settings=settings,

@@ -31,6 +31,7 @@ from ostler.secrets import Secret
 from ostler.settings import Settings
 from tests.database import Database
 from tests.integration.web.api.conftest import Client, make_settings
+from tests.outbox import PublisherOutbox
 from tests.rows import insert_account, run_sql
 from tests.served import served
 from tests.waiting import eventually
@@ -96,7 +97,13 @@ def browsing(database: Database, issuer: str, **more: Any) -> Iterator[Callable[
     }
     values = {name: getattr(make_settings(database), name) for name in Settings.model_fields}
     streams = Streams(pool)
-    mount_ui(app, Settings(**values | provider | more), database=lambda: pool, streams=lambda: streams)
+    mount_ui(
+        app,
+        Settings(**values | provider | more),
+        database=lambda: pool,
+        streams=lambda: streams,
+        publisher=PublisherOutbox,
+    )
     client = Client(app)
     insert_account(database.engine, 7, "acme", count=1)
     insert_account(database.engine, 8, "zoo", count=1)

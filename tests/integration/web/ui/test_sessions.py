@@ -16,9 +16,11 @@ from ostler.secrets import Secret
 from rules.token_scopes import TokenScope
 from tests.integration.web.api.conftest import Client
 from tests.integration.web.ui.conftest import OWN, Dashboard
+from tests.outbox import PublisherOutbox
 from web.api.database import Database as ApiDatabase
 from web.ui import sessions
-from web.ui.app import LARGEST_FORM, OPEN, mount_ui
+from web.ui.app import OPEN, mount_ui
+from web.ui.forms import LARGEST
 from web.ui.streams import RELOAD
 
 
@@ -162,7 +164,7 @@ def test_logout_deletes_the_cookie(dashboard: Dashboard) -> None:
 
 
 def test_login_reads_no_body_above_its_limit(dashboard: Dashboard) -> None:
-    assert dashboard.send_login("x" * LARGEST_FORM).status_code == 413
+    assert dashboard.send_login("x" * LARGEST).status_code == 413
     assert dashboard.send_login("x", data={str(number): "x" for number in range(20)}).status_code == 403
 
 
@@ -186,7 +188,7 @@ def test_session_is_valid_while_the_key_that_made_it_is_set(dashboard: Dashboard
     for name, keys in (("added", new + ours), ("replaced", new)):
         app = FastAPI()
         settings = dashboard.settings.model_copy(update={"encryption_keys": keys})
-        mount_ui(app, settings, database=lambda: pool, streams=lambda: dashboard.streams)
+        mount_ui(app, settings, database=lambda: pool, streams=lambda: dashboard.streams, publisher=PublisherOutbox)
         client = Client(app)
         found[name] = client.call("GET", "/ui/", headers={"Cookie": f"ostler_session={dashboard.cookie}"}).status_code
         client.close()
