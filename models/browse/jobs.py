@@ -64,6 +64,7 @@ class JobFilter:
     account_id: int | None = None
     pool_id: int | None = None
     repository: str | None = None
+    workflow: str | None = None
     since: datetime | None = None
     label: str | None = None
     """A label that the job asks for, in upper or lower case."""
@@ -82,6 +83,7 @@ def list_jobs(
         "t.account_id = :value": wanted.account_id,
         "t.pool_id = :value": wanted.pool_id,
         "t.repository = :value": wanted.repository,
+        "t.workflow_name = :value": wanted.workflow,
         OF_ACCOUNTS: None if wanted.accounts is None else list(wanted.accounts),
         "t.queued_at >= :value": wanted.since,
         "EXISTS (SELECT FROM unnest(t.labels) l WHERE lower(l) = lower(:value))": wanted.label,

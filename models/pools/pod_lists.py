@@ -125,3 +125,13 @@ def seen(db: Connection, *, namespace: str, pool: str) -> tuple[datetime, Sequen
         return None
     content = orjson.loads(zlib.decompress(row.pods))
     return row.taken_at, [dict(zip(content["fields"], values, strict=True)) for values in content["pods"]]
+
+
+def nodes_of_pods(db: Connection) -> Mapping[tuple[str, str], Sequence[tuple[str, str | None]]]:
+    """Return the UIDs of the Pods of all stored lists with their nodes, by the namespace and the name of the pool."""
+    found = {}
+    for row in db.execute(text("SELECT namespace, pool, pods FROM pod_lists")):
+        content = orjson.loads(zlib.decompress(row.pods))
+        uid, node = (content["fields"].index(name) for name in ("uid", "node"))
+        found[row.namespace, row.pool] = [(values[uid], values[node]) for values in content["pods"]]
+    return found

@@ -70,7 +70,7 @@ def dashboard_of(database: Database, *paths: str) -> Iterator[Site]:
 
 @pytest.fixture
 def empty(database: Database) -> Iterator[Site]:
-    with dashboard_of(database, "/ui/", "/ui/jobs", "/ui/sweeps", "/ui/repairs") as site:
+    with dashboard_of(database, "/ui/", "/ui/jobs", "/ui/nodes", "/ui/sweeps", "/ui/repairs") as site:
         yield site
 
 
@@ -88,6 +88,7 @@ def full(database: Database) -> Iterator[Site]:
         "/ui/pods/small-1",
         "/ui/accounts/7",
         "/ui/accounts/8",
+        "/ui/nodes",
         "/ui/sweeps",
         "/ui/repairs",
         "/ui/jobs/1",

@@ -41,6 +41,7 @@ class Jobs(Sorted):
     repository: Name | None = Field(
         default=None, description="only jobs of this repository, as `owner/name`", examples=["acme/shop"]
     )
+    workflow: Name | None = Field(default=None, description="only jobs of workflows with this name", examples=["CI"])
     label: Name | None = Field(
         default=None, description="only jobs that ask for this label, in upper or lower case", examples=["gpu"]
     )

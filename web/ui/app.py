@@ -97,6 +97,7 @@ class Dashboard:
                 Route("/pods/{name}", pages.route(pages.pod)),
                 Route("/pools/{pool_id}", pages.route(pages.pool)),
                 Route("/accounts/{account_id}", pages.route(pages.account)),
+                Route("/nodes", pages.route(pages.nodes)),
                 Route("/sweeps", pages.route(pages.sweeps)),
                 Route("/repairs", pages.route(pages.repairs)),
                 Route("/usage", pages.route(pages.usage)),

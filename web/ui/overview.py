@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from models.browse.api_tokens import Holder
 from models.browse.fleet import AccountLine, PoolLine, account_lines, pool_lines
 from models.browse.health import obstacles
+from models.browse.nodes import lost_pods
 from models.browse.waits import By, Waits, waits
 
 WAITS_OF = timedelta(hours=1)
@@ -47,6 +48,11 @@ def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
     if pools is not None:
         found += [Attention(each.effect[:1].upper() + each.effect[1:], each.cause) for each in obstacles(db, now=now)]
         found += _of_pools(pools, now=now)
+        if lost := lost_pods(db):
+            what = "1 Pod is on a gone node" if lost == 1 else f"{lost:,} Pods are on gone nodes"
+            found.append(
+                Attention(what, "Ostler replaces them, and deletes them when their jobs are over.", "/ui/nodes")
+            )
     if held := sum(each.held for each in accounts):
         what = "1 queued job is held" if held == 1 else f"{held:,} queued jobs are held"
         why = "Ostler matches no held job. The page of a job says why it is held."

@@ -22,6 +22,7 @@ from models.browse.accounts import AccountFilter, AccountStory, account_story, l
 from models.browse.api_tokens import Holder
 from models.browse.changes import ChangeFilter, list_changes
 from models.browse.jobs import JobFilter, job_story, list_jobs
+from models.browse.nodes import read_nodes
 from models.browse.page import LARGEST, Page
 from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
 from models.browse.pools import PoolFilter, PoolStory, list_pools, pool_story, told
@@ -265,6 +266,12 @@ class Pages:
             "most": LARGEST,
         }
         return Shown("usage.html", now, values, live=False)
+
+    async def nodes(self, request: Request) -> Shown:
+        """Answer with the nodes that have runner Pods, those with lost Pods first."""
+        _need_fleet(_holder(request))
+        now = utcnow()
+        return Shown("nodes.html", now, {"found": await self._database().run(read_nodes), "most": MOST})
 
     async def sweeps(self, request: Request) -> Shown:
         """Answer with all sweeps: their last ticks, their pauses, and the repairs of the last day."""

@@ -58,6 +58,8 @@ def test_rows_that_come_or_go_between_two_pages_repeat_and_hide_nothing(stage: S
         ({"held": "false"}, [3, 1]),
         ({"account_id": 8}, [4]),
         ({"repository": "globex/reactor"}, [4]),
+        ({"workflow": "nothing"}, []),
+        ({"label": "nothing"}, []),
         ({"state": "queued", "repository": "acme/shop"}, [2, 1]),
     ],
 )

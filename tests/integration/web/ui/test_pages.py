@@ -13,11 +13,14 @@ from sqlalchemy.exc import OperationalError
 
 from models.browse import api_tokens
 from models.db import epochs
+from models.pools import pod_lists
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
+from tasks.pools.pod_lists import pack
 from tests.database import Database
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Client, make_settings
+from tests.integration.web.polls.test_admission import seen
 from tests.integration.web.ui.conftest import OWN, Dashboard
 from web.app import build_app
 from web.ui import pages
@@ -277,6 +280,9 @@ def test_jobs_are_filtered(dashboard: Dashboard) -> None:
     assert found("account_id=8") == found("repository=globex%2Fapp") == [102]
     assert found(f"pool_id={small}&state=queued") == [102, 100]
     assert found("held=true") == [103]
+    dashboard.execute("UPDATE jobs SET workflow_name = 'CI', labels = '{GPU,linux}' WHERE id = 102")
+    assert found("workflow=CI") == found("label=gpu") == found("label=gpu&workflow=CI&state=queued") == [102]
+    assert found("label=gp") == found("workflow=ci") == []
     assert found("pool_id=999&account_id=999") == []
     page = Parsed(dashboard.see(f"/ui/jobs?state=queued&pool_id={small}").text)
     assert [
@@ -397,6 +403,31 @@ def test_account_shows_its_budget_and_its_queue(dashboard: Dashboard) -> None:
     assert "0 queued, 1 held" in page.text
     assert "ostler account allow acme" in page.text
     assert "/ui/jobs?account_id=7&state=queued&held=true" in page.values("href")
+
+
+def test_nodes_show_lost_pods_and_pools_without_room(dashboard: Dashboard) -> None:
+    assert "No node with a runner Pod is known." in text_of(dashboard, "/ui/nodes")
+    pool_id = ready(dashboard)
+    dashboard.account()
+    dashboard.pool("alone", labels=("x",))
+    for job in (100, 101, 102):
+        dashboard.job(job, pool_id=pool_id)
+        add_claim(dashboard.engine, pool_id, job, account_id=7)
+    rows = dashboard.execute("SELECT uid, name FROM runner_pods ORDER BY id")
+    pods = [seen(row.name, row.uid, node=node) for row, node in zip(rows, ("n1", "n2", "n2"), strict=True)]
+    with dashboard.engine.begin() as db:
+        pod_lists.store(db, namespace="runners", shares={"small": pack(pods)}, taken_at=utcnow(), whole_at=utcnow())
+    dashboard.execute("UPDATE runner_pods SET node_gone_at = '2026-01-01T12:00Z' WHERE uid = :uid", uid=rows[2].uid)
+    dashboard.execute(
+        "UPDATE pools SET start_trouble = 'unschedulable', start_detail = '0/3 nodes' WHERE id = :id", id=pool_id
+    )
+    page = Parsed(dashboard.see("/ui/nodes").text)
+    assert "No node accepts the Pods of pool small 0/3 nodes" in page.text
+    assert "n2 lost 2 2 1 2026-01-01 12:00:00 n1 ok 1 1 0" in page.text
+    assert "not known, because no shared list has their Pods: alone." in page.text
+    overview = Parsed(dashboard.see().text)
+    assert "1 Pod is on a gone node" in overview.text
+    assert "/ui/nodes" in overview.values("href")
 
 
 def test_sweeps_show_their_pauses_and_their_repairs(dashboard: Dashboard) -> None:
@@ -537,7 +568,9 @@ class TestLimitedToken:
             assert f'href="/ui/pools/{pool_id}"' not in seen.text
             assert (hidden.status_code, hidden.text) == (404, absent.text)
 
-    @pytest.mark.parametrize("path", ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/pools/1", "/ui/pools/987654321"])
+    @pytest.mark.parametrize(
+        "path", ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/nodes", "/ui/pools/1", "/ui/pools/987654321"]
+    )
     def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str, path: str) -> None:
         answer = dashboard.see(path, cookie=reader)
         assert answer.status_code == 403
