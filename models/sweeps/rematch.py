@@ -192,9 +192,11 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
             FROM unnest(CAST(:accounts AS bigint[]), CAST(:afters AS bigint[])) AS place (account, after)
             CROSS JOIN LATERAL (
                 SELECT * FROM jobs j WHERE j.account_id = place.account AND j.id > place.after AND {_REMATCHED}
+                -- Jobs that are left out must not fill the page, because then no page would follow.
+                AND (j.hold_reason IS DISTINCT FROM 'unknown_account'
+                     OR place.account IN (SELECT id FROM accounts WHERE access = 'allowed'))
                 ORDER BY j.id LIMIT :each) j
             {_BESIDE}
-            WHERE j.hold_reason IS DISTINCT FROM 'unknown_account' OR a.access = 'allowed'
             ORDER BY j.account_id, j.id
         """),
         _rematched(now) | {"accounts": list(places), "afters": list(places.values()), "each": each},

@@ -15,6 +15,7 @@ from models.sweeps.rematch import (
     rematch_page,
     rematch_run,
 )
+from rules.routing.access import Access
 from rules.routing.holds import HoldReason
 from tests.database import Database
 from tests.integration.models.webhook_rows import BUDGET, NOW, add_pool, job_row, queued
@@ -23,12 +24,12 @@ TENANT, HONEST = 77, 78
 MANY = 50
 
 
-def came(database: Database, job_ids: range, *, owner: int, label: str) -> None:
+def came(database: Database, job_ids: range, *, owner: int, label: str, access: Access = Access.ALLOWED) -> None:
     events = [
         intake.Received(f"guid-{job_id}", queued(job_id, owner_id=owner, owner_login=f"org-{owner}", labels=(label,)))
         for job_id in job_ids
     ]
-    transaction(database.engine, lambda db: intake.apply(db, events, budget=BUDGET, now=NOW))
+    transaction(database.engine, lambda db: intake.apply(db, events, budget=BUDGET, access=access, now=NOW))
 
 
 def rematch(database: Database, *, limit: int) -> Rematched:
@@ -62,6 +63,17 @@ def test_pages_end_when_every_held_job_was_seen(database: Database) -> None:
     assert pages <= 1 + MANY // 10 + 1
     assert job_row(database.engine, 1).hold_reason == HoldReason.NO_POOL
     assert job_row(database.engine, 1000).hold_reason is None
+
+
+def test_job_of_a_held_account_is_held_although_more_jobs_than_a_page_stay_held(database: Database) -> None:
+    pool = add_pool(database.engine, "new")
+    came(database, range(1, MANY + 1), owner=TENANT, label="new", access=Access.HELD)
+    came(database, range(1000, 1001), owner=TENANT, label="new", access=Access.HELD)
+    with database.engine.begin() as db:
+        db.execute(text("UPDATE jobs SET hold_reason = NULL, pool_id = :pool WHERE id = 1000"), {"pool": pool})
+    rematch(database, limit=10)
+    assert job_row(database.engine, 1000).hold_reason == HoldReason.UNKNOWN_ACCOUNT
+    assert job_row(database.engine, 1).hold_reason == HoldReason.UNKNOWN_ACCOUNT
 
 
 @pytest.mark.usefixtures("_held")
