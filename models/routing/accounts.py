@@ -256,13 +256,15 @@ def unasked_accounts(db: Connection, *, limit: int) -> list[int]:
 def record_owner(db: Connection, account_ids: Sequence[int], *, owner_id: int, now: datetime) -> bool:
     """Allow the account that owns the App. Return True if this account is one of the given held accounts.
 
-    The other accounts stay held, and are recorded as accounts that do not own the App. An account that another session
-    has locked is skipped, and GitHub is asked about the skipped account again later.
+    The other accounts stay held, and are recorded as accounts that do not own the App. An account that an operator has
+    held since GitHub was asked stays held, too. An account that another session has locked is skipped, and GitHub is
+    asked about the skipped account again later.
     """
     rows = db.execute(
         text("""
             UPDATE accounts SET access = CASE WHEN id = :owner THEN 'allowed' ELSE access END, access_asked_at = :now
-            WHERE id IN (SELECT id FROM accounts WHERE id = ANY(:ids) AND access = 'held'
+            WHERE id IN (SELECT id FROM accounts
+                         WHERE id = ANY(:ids) AND access = 'held' AND access_asked_at IS NULL
                          ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
             RETURNING id, login
         """),

@@ -12,7 +12,7 @@ from github_adapters.endpoints.app import AppSeen
 from models.db.engine import transaction
 from models.intake import intake
 from models.restore.restoring import hold_open_jobs
-from models.routing.accounts import set_access
+from models.routing.accounts import record_owner, set_access, unasked_accounts
 from models.sweeps.unresolved import UnresolvedJob, apply_verdict
 from ostler.clock import utcnow
 from ostler.errors import Retryable
@@ -138,6 +138,20 @@ def test_rematch_leaves_a_strangers_job_and_lifts_it_when_the_account_is_allowed
 
     assert job(clusterless).hold_reason is None
     assert clusterless.outbox.take("wake") == [{"pool_id": job(clusterless).pool_id}]
+
+
+@pytest.mark.usefixtures("github")
+def test_account_that_an_operator_holds_while_github_is_asked_stays_held(clusterless: Stage) -> None:
+    came(clusterless, 1, owner=OWNER)
+    with clusterless.rt.engine.begin() as db:
+        asked = unasked_accounts(db, limit=10)
+    with clusterless.rt.engine.begin() as db:
+        assert set_access(db, OWNER, Access.HELD, by=author())
+    with clusterless.rt.engine.begin() as db:
+        assert not record_owner(db, asked, owner_id=OWNER, now=utcnow())
+    assert asked == [OWNER]
+    (account,) = clusterless.rows("SELECT access FROM accounts WHERE id = :id", id=OWNER)
+    assert account.access == "held"
 
 
 @pytest.mark.usefixtures("github")
