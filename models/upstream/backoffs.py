@@ -274,6 +274,13 @@ The mints of the installation fail, no probe is running, and GitHub has not aske
 last probe were at `:probed_before` or earlier.
 """
 
+_NO_OTHER_PROBE = """
+    (b.probe_job_id IS NULL OR b.probed_at <= :lost
+     OR NOT EXISTS (SELECT FROM jobs probe WHERE probe.id = b.probe_job_id AND probe.id <> :job
+                    AND (probe.state = 'claimed' OR (probe.state = 'queued' AND probe.hold_reason IS NULL))))
+"""
+"""SQL condition on a backoff `b`: no other job than `:job` is its probe. A probe from before `:lost` is lost."""
+
 PROBE_JOB = f"""
     j.state = 'queued' AND j.hold_reason = 'backoff' AND j.installation_id::text = b.key
     AND NOT EXISTS (SELECT FROM backoffs o WHERE o.not_before > :now
@@ -344,17 +351,26 @@ def allow_probe(
 
 
 def set_probe(db: Connection, keys: Sequence[tuple[str, str]], *, job_id: int, now: datetime) -> None:
-    """Make a job that a person queued again the probe of its backoffs. Backoffs with locked rows are skipped."""
+    """Make a job that a person queued again the probe of its backoffs.
+
+    Backoffs with another probe under way and backoffs with locked rows are skipped.
+    """
     db.execute(
-        text("""
+        text(f"""
             UPDATE backoffs SET probed_at = :now, probe_job_id = :job
             WHERE (kind, key) IN (
-                SELECT kind, key FROM backoffs
-                WHERE (kind, key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
-                  AND failures > 0
-                ORDER BY kind, key FOR NO KEY UPDATE SKIP LOCKED)
+                SELECT b.kind, b.key FROM backoffs b
+                WHERE (b.kind, b.key) IN (SELECT * FROM unnest(CAST(:kinds AS text[]), CAST(:keys AS text[])))
+                  AND b.failures > 0 AND {_NO_OTHER_PROBE}
+                ORDER BY b.kind, b.key FOR NO KEY UPDATE SKIP LOCKED)
         """),
-        {"now": now, "job": job_id, "kinds": [kind for kind, _ in keys], "keys": [key for _, key in keys]},
+        {
+            "now": now,
+            "lost": now - PROBE_LOST,
+            "job": job_id,
+            "kinds": [kind for kind, _ in keys],
+            "keys": [key for _, key in keys],
+        },
     )
 
 
@@ -530,15 +546,11 @@ class WaitBook:
         """
         until = self._now + PROBE_WITHIN
         taken = self._db.execute(
-            text("""
+            text(f"""
                 UPDATE backoffs SET probed_at = :now, probe_job_id = :job, not_before = :until
                 WHERE (kind, key) IN (
                     SELECT b.kind, b.key FROM backoffs b
-                    WHERE b.kind = :kind AND b.key = :key AND b.not_before <= :now
-                      AND (b.probe_job_id IS NULL OR b.probed_at <= :lost
-                           OR NOT EXISTS (SELECT FROM jobs probe WHERE probe.id = b.probe_job_id AND probe.id <> :job
-                                          AND (probe.state = 'claimed'
-                                               OR (probe.state = 'queued' AND probe.hold_reason IS NULL))))
+                    WHERE b.kind = :kind AND b.key = :key AND b.not_before <= :now AND {_NO_OTHER_PROBE}
                     FOR NO KEY UPDATE SKIP LOCKED)
             """),
             {

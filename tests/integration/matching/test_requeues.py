@@ -70,6 +70,17 @@ def test_backoff_of_a_job_is_cleared_for_this_job_alone(stage: Stage) -> None:
     assert until == NOW + timedelta(seconds=21)
 
 
+def test_second_job_replaces_no_probe_under_way(stage: Stage) -> None:
+    account, pool = stage.account(1), stage.pool()
+    first, second = queue(stage, account, pool), queue(stage, account, pool)
+    with stage.engine.begin() as db:
+        backoffs.record_failure(db, kind="installation", key="1", reason="503", now=NOW)
+    for each in (first, second):
+        assert ask(stage, each).action is Requeue.ROUTE
+    (probe,) = stage.rows("SELECT probe_job_id FROM backoffs")
+    assert probe.probe_job_id == first
+
+
 @pytest.mark.parametrize(
     ("change", "hold"),
     [
