@@ -1,4 +1,4 @@
-"""Time that the REST API takes for a list at 100,000 jobs, and cost of metrics and indexes for the intake.
+"""Time that the REST API takes for lists and for the usage of a month at 100,000 jobs, and costs for the intake.
 
 Run `python -m benchmarks.rest_api` in the project's folder. Everything runs on this machine: Postgres, the web process,
 the client. The costs are ratios of rounds that alternate in one run, so that a busy machine affects both sides equally.
@@ -58,10 +58,23 @@ _FILL = """
     SELECT n, 'r', 'pool-' || n, 'i', '{linux}', 1, 1000, 1024, 1, '{}', '{}', 0, 'h', now()
     FROM generate_series(1, 50) n;
     INSERT INTO jobs (id, account_id, repository, scope, run_id, run_attempt, name, labels, state, pool_id,
-                      queued_at, changed_at)
+                      queued_at, completed_at, changed_at)
     SELECT n, 1 + n % 1000, 'acme/repo-' || n % 3000, 'orgs/acme', 1, 1, 'build', '{linux}',
-           CASE WHEN n % 10 < 9 THEN 'completed' ELSE 'queued' END, 1 + n % 50, now(), now()
-    FROM generate_series(1, :jobs) n
+           CASE WHEN n % 10 < 9 THEN 'completed' ELSE 'queued' END, 1 + n % 50, now() - interval '10 min',
+           CASE WHEN n % 10 < 9 THEN now() END, now()
+    FROM generate_series(1, :jobs) n;
+    UPDATE pools SET start_target = 60;
+    INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at, first_polled_at,
+                             terminal_at, gone_at)
+    SELECT pool_id, 'r', 'pod-' || id, 'pod-' || id, 'a', 'h', queued_at, queued_at + interval '1 min', now(), now()
+    FROM jobs WHERE state = 'completed';
+    INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, vcpu, memory, state, created_at,
+                        changed_at, minted_at, delivered_at, ended_at, end_reason)
+    SELECT 'job', j.id, r.id, r.uid, j.pool_id, j.account_id, 1000, 1024, 'ended', r.first_polled_at + interval '1 min',
+           now(), r.first_polled_at + interval '2 min', r.first_polled_at + interval '2 min', now(), 'completed'
+    FROM jobs j JOIN runner_pods r ON r.uid = 'pod-' || j.id;
+    INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
+    SELECT job_id, 'runner-' || id, id, account_id, vcpu, memory, delivered_at, ended_at FROM claims
 """
 _LISTS_INDEXES = (
     "ix_jobs_open_state_id",
@@ -132,6 +145,10 @@ def list_times(postgres: Postgres) -> None:
         for query in ("", "?state=queued", "?account_id=7", "?repository=acme/repo-7", "?limit=200"):
             print(f"GET /api/v1/jobs{query}: {percentiles(list(timed(api, '/jobs' + query)))}")
         print(f"GET /api/v1/jobs/ID: {percentiles(list(timed(api, f'/jobs/{JOBS}')))}")
+        for what in ("read", "shared"):
+            began = time.perf_counter()
+            api.get("/usage").raise_for_status()
+            print(f"GET /api/v1/usage, {what}: {(time.perf_counter() - began) * 1000:.0f} ms")
     server.terminate()
     server.join()
     made.dispose()

@@ -154,8 +154,8 @@ def _late_starts(db: Connection, given: Mapping[str, object]) -> Sequence[tuple[
 class Usage:
     """Use of runners and starts of jobs in a span.
 
-    `rows_since` is the end of the oldest job that is still stored: work before that time might be missing. It is None
-    if no completed job is stored.
+    `rows_since` is the end of the oldest job of the accounts that is still stored: work before that time might be
+    missing. It is None if no completed job of them is stored.
     """
 
     since: datetime
@@ -170,7 +170,12 @@ def usage_of(
 ) -> Usage:
     """Return the use of runners and the starts of jobs in a span. If `accounts` is given, only their jobs count."""
     oldest: datetime | None = db.execute(
-        text("SELECT min(completed_at) FROM jobs WHERE state = 'completed'")
+        text("""
+            SELECT min(completed_at) FROM jobs
+            WHERE state = 'completed'
+              AND (CAST(:accounts AS bigint[]) IS NULL OR account_id = ANY(CAST(:accounts AS bigint[])))
+        """),
+        {"accounts": None if accounts is None else list(accounts)},
     ).scalar_one_or_none()
     return Usage(
         since=since,

@@ -19,13 +19,18 @@ BEGAN = """
     FROM (
         SELECT id, account_id, repository, pool_id, queued_at FROM jobs
         WHERE state = 'completed' AND completed_at >= :since
+          AND completed_at < CAST(:until AS timestamptz) + interval '7 days'
         UNION ALL
         SELECT id, account_id, repository, pool_id, queued_at FROM jobs WHERE state = 'running'
     ) j JOIN executions e ON e.job_id = j.id
     WHERE e.started_at < :until
       AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
 """
-"""SQL query of jobs with their executions that began before `:until` and did not end before `:since`."""
+"""SQL query of jobs with their executions that began before `:until` and did not end before `:since`.
+
+GitHub ends a job after 5 days. A job that began before `:until` was therefore completed within 7 days after it, and
+the query of an old month does not read the jobs of all months after it.
+"""
 
 
 class By(StrEnum):

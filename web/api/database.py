@@ -25,6 +25,9 @@ MOST_WAITING = 64
 Any further request is answered with 503.
 """
 
+MOST_SLOW = 8
+"""Maximum number of slow reads that run or wait. Any further one is answered with 503."""
+
 STATEMENT_MS = 4000
 
 
@@ -35,6 +38,7 @@ class Database:
         self._engine = engine
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="api")
         self._waiting = 0
+        self._turn, self._slow = asyncio.Lock(), 0
 
     async def run(self, body: Callable[[Connection], T]) -> T:
         """Return the result of `body`, which runs in one transaction.
@@ -56,6 +60,20 @@ class Database:
             )
         finally:
             self._waiting -= 1
+
+    async def run_slow(self, body: Callable[[Connection], T]) -> T:
+        """Return the result of `body`, which reads many rows. Only one such read runs at a time.
+
+        A thread therefore stays free for other requests. Raises Refusal (503) if `MOST_SLOW` reads run or wait.
+        """
+        if self._slow >= MOST_SLOW:
+            raise unavailable()
+        self._slow += 1
+        try:
+            async with self._turn:
+                return await self.run(body)
+        finally:
+            self._slow -= 1
 
     def stop(self) -> None:
         """Stop the threads. Running calls may finish. Waiting calls are cancelled."""

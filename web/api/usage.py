@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.browse import usage
 from models.browse.usage import month_of, told, usage_of
 from ostler.clock import utcnow
 from rules.waiting.blame import Blame
 from web.api.database import Database
 from web.api.limited import Visible
+from web.api.shared import Shared
+
+SHARED_FOR = timedelta(minutes=5)
+"""Maximum age of the usage that is shown to other readers of the same accounts. Its queries read a whole month."""
 
 
 class Month(BaseModel):
@@ -56,20 +61,39 @@ class Usage(BaseModel):
     since_at: datetime
     until_at: datetime = Field(description="end of the month, or the present time")
     rows_since_at: datetime | None = Field(
-        description="end of the oldest stored job: work before this time might be missing; null without a stored job"
+        description="end of the oldest stored job that the token may see: work before this time might be missing; null "
+        "without a stored job"
     )
     items: list[Used] = Field(description="idle time comes last, and is left out for a limited token")
     starts: list[Starts]
 
 
+class Usages:
+    """Usages of months. A usage is read once for all readers of the same accounts, during `SHARED_FOR`."""
+
+    def __init__(self, database: Callable[[], Database]) -> None:
+        self._database = database
+        self._reads: Shared[usage.Usage] = Shared()
+
+    async def read(self, month: str | None, accounts: frozenset[int] | None) -> usage.Usage:
+        """Return the usage of a month such as 2026-11, or of the present month."""
+        since, until = month_of(month, now=utcnow())
+
+        async def read(now: datetime) -> usage.Usage:
+            return await self._database().run_slow(
+                lambda db: usage_of(db, since=since, until=until, now=now, accounts=accounts)
+            )
+
+        found, _ = await self._reads.get((since, accounts), read, max_age=SHARED_FOR)
+        return found
+
+
 def router(database: Callable[[], Database]) -> APIRouter:
     """Return the route of the usage."""
-    routes = APIRouter(prefix="/v1/usage", tags=["usage"])
+    routes, usages = APIRouter(prefix="/v1/usage", tags=["usage"]), Usages(database)
 
     @routes.get("", summary="Show the use of runners in a month", response_model=Usage)
     async def read_usage(query: Annotated[Month, Query()], accounts: Visible) -> dict[str, Any]:
-        now = utcnow()
-        since, until = month_of(query.month, now=now)
-        return told(await database().run(lambda db: usage_of(db, since=since, until=until, now=now, accounts=accounts)))
+        return told(await usages.read(query.month, accounts))
 
     return routes

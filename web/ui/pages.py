@@ -28,7 +28,6 @@ from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
 from models.browse.pools import PoolFilter, PoolStory, list_pools, pool_story, told
 from models.browse.repairs import RepairFilter, count_repairs, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps
-from models.browse.usage import month_of, usage_of
 from models.browse.waits import By, Waits, expected, waits
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
@@ -44,13 +43,13 @@ from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.jobs import Jobs
 from web.api.problems import Refusal
+from web.api.shared import Shared
 from web.api.sweeps import Repairs
-from web.api.usage import Month
+from web.api.usage import Month, Usages
 from web.ui import drawings
 from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
 from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, number, wants_stream
 from web.ui.sessions import SESSION
-from web.ui.shared import Shared
 from web.ui.streams import Content, Streams
 
 MOST = 200
@@ -80,6 +79,7 @@ class Pages:
         self._cursors = Cursors(settings.encryption_keys)
         self._overviews: Shared[Overview] = Shared()
         self._courses: Shared[Sequence[Waits]] = Shared()
+        self._usages = Usages(database)
 
     def route(self, show: Show) -> Callable[[Request], Awaitable[Response]]:
         """Return the function that answers requests for a page, and for its stream.
@@ -252,17 +252,15 @@ class Pages:
 
     async def usage(self, request: Request) -> Shown:
         """Answer with the use of runners in a month, and the starts of its jobs against the targets."""
-        holder, now = _holder(request), utcnow()
-        since, until = month_of(_query(request, Month).month, now=now)
-        found = await self._database().run(
-            lambda db: usage_of(db, since=since, until=until, now=now, accounts=holder.accounts)
-        )
+        now = utcnow()
+        found = await self._usages.read(_query(request, Month).month, _holder(request).accounts)
+        after = (found.since + timedelta(days=32)).replace(day=1)
         values = {
             "found": found,
             "blames": list(Blame),
-            "month": f"{since:%Y-%m}",
-            "before": f"{since - timedelta(days=1):%Y-%m}",
-            "after": f"{until:%Y-%m}" if until < now else None,
+            "month": f"{found.since:%Y-%m}",
+            "before": f"{found.since - timedelta(days=1):%Y-%m}",
+            "after": f"{after:%Y-%m}" if after <= now else None,
             "most": LARGEST,
         }
         return Shown("usage.html", now, values, live=False)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from web.ui.shared import Shared
+from web.api.shared import Shared
 
 
 def test_a_read_that_failed_is_repeated_and_one_that_succeeded_is_shared() -> None:

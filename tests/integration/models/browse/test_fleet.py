@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from models.browse.fleet import account_lines, pool_lines
+from models.browse.usage import used
 from models.browse.waits import By, waits
 from models.db.engine import transaction
 from rules.pools.pod_states import PodState
@@ -149,3 +150,15 @@ def test_waits_of_other_accounts_are_not_shown(rows: Rows) -> None:
         transaction(rows.engine, lambda db: waits(db, since=NOON, until=until, by=By.DAY, now=LATER, accounts=[8]))
         == []
     )
+
+
+def test_use_of_a_span_leaves_out_jobs_that_ended_a_week_after_it(rows: Rows) -> None:
+    """No job runs for a week. Without this limit, an old month would read the jobs of all months after it."""
+    rows.ran(1, waited=1, ran=5 * 24 * 60)
+    rows.ran(2, waited=1, ran=8 * 24 * 60)
+
+    (found,) = transaction(
+        rows.engine, lambda db: used(db, since=NOON, until=NOON + 60 * MINUTE, now=LATER + 9 * 24 * 60 * MINUTE)
+    )
+
+    assert (found.jobs, found.run_seconds) == (1, 59 * 60)
