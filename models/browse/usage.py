@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -132,7 +132,7 @@ def _late_starts(db: Connection, given: Mapping[str, object]) -> Sequence[tuple[
             )
             SELECT late.of_pool, late.queued_at, late.started_at, c.created_at AS claimed_at, c.minted_at,
                    c.delivered_at, r.created_at AS pod_created_at, r.first_polled_at AS polled_at,
-                   tries.tried_at, coalesce(tries.unminted, false) AS tried_unminted,
+                   tries.tried_at, coalesce(tries.refused, false) AS tried_refused,
                    coalesce(u.pods >= a.budget_count OR u.vcpu > a.budget_vcpu OR u.memory > a.budget_memory, false)
                        AS at_budget
             FROM late JOIN accounts a ON a.id = late.account_id
@@ -141,7 +141,8 @@ def _late_starts(db: Connection, given: Mapping[str, object]) -> Sequence[tuple[
             LEFT JOIN uses u ON u.id = c.id
             LEFT JOIN LATERAL (
                 SELECT min(o.created_at) AS tried_at,
-                       bool_or(o.minted_at IS NULL) FILTER (WHERE o.id <> c.id) AS unminted
+                       bool_or(EXISTS (SELECT FROM mint_attempts m WHERE m.claim_id = o.id AND m.outcome = 'refused'))
+                           FILTER (WHERE o.id <> c.id) AS refused
                 FROM claims o WHERE o.job_id = late.id AND o.created_at <= c.created_at
             ) tries ON true
         """),
@@ -189,10 +190,10 @@ def usage_of(
 def month_of(given: str | None, *, now: datetime) -> tuple[datetime, datetime]:
     """Return begin and end of a month such as 2026-11, or of the present month, which ends `now`.
 
-    Raises ValueError if the text is no month.
+    Raises ValueError if the text is no month, or if a date cannot express its end.
     """
     first = datetime.strptime(given or f"{now:%Y-%m}", "%Y-%m").replace(tzinfo=UTC)
-    after = (first + timedelta(days=32)).replace(day=1)
+    after = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
     return first, now if first <= now < after else after
 
 

@@ -105,6 +105,28 @@ def test_usage_blames_the_longest_part_of_a_late_start(history: Operator, change
     assert {name for name, many in found["blamed"].items() if many} == ({cause} - {None})
 
 
+@pytest.mark.parametrize(("outcome", "cause"), [(None, "cluster"), ("removed", "cluster"), ("refused", "github")])
+def test_usage_blames_github_for_an_earlier_claim_only_after_a_refused_mint(
+    history: Operator, outcome: str | None, cause: str
+) -> None:
+    """The first claim of the job was released, for example because its Pod was evicted, and the job waited again."""
+    history.execute(WARM_BEFORE)
+    history.execute("""
+        INSERT INTO claims (purpose, job_id, runner_pod_id, pod_uid, pool_id, account_id, scope, vcpu, memory, state,
+                            created_at, changed_at, ended_at, end_reason)
+        SELECT 'job', 11, runner_pod_id, 'evicted', pool_id, 77, 'orgs/acme', 1, 1, 'ended',
+               created_at - interval '9 min', created_at, created_at, 'pod_gone' FROM claims WHERE pod_uid = 'old-1'
+    """)
+    if outcome is not None:
+        history.execute(
+            "INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at, closed_at) "
+            "SELECT id, 'r-1', :outcome, created_at, ended_at FROM claims WHERE pod_uid = 'evicted'",
+            outcome=outcome,
+        )
+    (found,) = history.json("usage", "--month", MONTH)["starts"]
+    assert {name for name, many in found["blamed"].items() if many} == {cause}
+
+
 def test_usage_prints_tables_and_says_where_the_rows_begin(history: Operator) -> None:
     shown = " ".join(history.run("usage", "--month", MONTH).stdout.split())
     assert f"From {BEGIN:%Y-%m-%d} to {END:%Y-%m-%d} 00:00 UTC" in shown
@@ -122,7 +144,7 @@ def test_usage_as_csv_has_a_row_for_each_item(history: Operator) -> None:
     assert rows[1][:3] == ["", "linux", ""]
 
 
-@pytest.mark.parametrize("month", ["2026-13", "november", "2999-01", "2026-11-01"])
+@pytest.mark.parametrize("month", ["2026-13", "november", "2999-01", "2026-11-01", "9999-12"])
 def test_usage_refuses_a_month_that_is_none_or_has_not_begun(history: Operator, month: str) -> None:
     done = history.run("usage", "--month", month)
     assert done.returncode == 2

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.waiting.blame import Blame, Start, blame_of
+from rules.waiting.blame import Blame, Start, blame_of, spent_of
 
 QUEUED = datetime(2026, 11, 30, tzinfo=UTC)
 
@@ -23,7 +23,7 @@ PROMPT = Start(
     queued_at=QUEUED,
     started_at=at(4),
     tried_at=at(1),
-    tried_unminted=False,
+    tried_refused=False,
     claimed_at=at(1),
     minted_at=at(2),
     delivered_at=at(3),
@@ -60,7 +60,7 @@ REST: dict[str, Any] = {"minted_at": at(601), "delivered_at": at(602), "started_
             ),
             Blame.CLUSTER,
         ),
-        (replace(PROMPT, **REST, claimed_at=at(600), tried_at=at(1), tried_unminted=True), Blame.GITHUB),
+        (replace(PROMPT, **REST, claimed_at=at(600), tried_at=at(1), tried_refused=True), Blame.GITHUB),
         (replace(PROMPT, **REST, claimed_at=at(600), tried_at=at(1)), Blame.CLUSTER),
         (replace(PROMPT, minted_at=at(600), delivered_at=at(601), started_at=at(605)), Blame.GITHUB),
         (replace(PROMPT, delivered_at=at(600), started_at=at(605)), Blame.OSTLER),
@@ -83,10 +83,13 @@ _TIMES = st.none() | st.integers(-1000, 1000).map(at)
         | {
             "queued_at": st.just(QUEUED),
             "started_at": st.integers(0, 1000).map(at),
-            "tried_unminted": st.booleans(),
+            "tried_refused": st.booleans(),
             "at_budget": st.booleans(),
         },
     )
 )
-def test_any_order_of_times_has_a_blame(start: Start) -> None:
-    assert blame_of(start) in Blame
+def test_parts_of_a_wait_sum_to_the_wait_in_any_order_of_times(start: Start) -> None:
+    spent = spent_of(start)
+    assert sum(spent.values()) == (start.started_at - start.queued_at).total_seconds()
+    assert min(spent.values()) >= 0
+    assert spent[blame_of(start)] == max(spent.values())
