@@ -80,6 +80,7 @@ LOOPS: Mapping[str, str] = {
     "health": READS,
     "Kept.get": READS,
     "Shared.get": READS,
+    "Streams.open": "it reads pages, and notes the use of tokens at most once a minute; no data path waits for it",
     "Polls._hold": "one for each held poll, which waits for its own client and its own claim",
     "api": "an operator's change waits for its own row; no data path uses these threads",
     "upstreams": "it writes down counts of calls; nothing waits for it, and a count that is not written is lost",
