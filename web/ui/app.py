@@ -100,7 +100,7 @@ class Dashboard:
                 Route("/nodes", pages.route(pages.nodes)),
                 Route("/sweeps", pages.route(pages.sweeps)),
                 Route("/repairs", pages.route(pages.repairs)),
-                Route("/usage", pages.route(pages.usage)),
+                Route("/usage", pages.route(pages.usage, live=False)),
                 Route("/changes", pages.route(pages.changes)),
                 Route("/change", forms.confirm),
                 Route("/change", forms.make, methods=["POST"]),

@@ -50,7 +50,7 @@ from web.ui import drawings
 from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
 from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, number, wants_stream
 from web.ui.sessions import SESSION
-from web.ui.streams import Content, Streams
+from web.ui.streams import MEDIA_TYPE, OVER, Content, Streams
 
 MOST = 200
 """Number of pools and of accounts that the overview shows. They are rendered every second while somebody watches."""
@@ -81,17 +81,21 @@ class Pages:
         self._courses: Shared[Sequence[Waits]] = Shared()
         self._usages = Usages(database)
 
-    def route(self, show: Show) -> Callable[[Request], Awaitable[Response]]:
+    def route(self, show: Show, *, live: bool = True) -> Callable[[Request], Awaitable[Response]]:
         """Return the function that answers requests for a page, and for its stream.
 
-        The session of each reader was verified before.
+        The session of each reader was verified before. `live` is False if the page never changes while it is open. Its
+        rows are then not read for a stream.
         """
 
         async def answer(request: Request) -> Response:
             streams = self._streams()
+            is_full = streams.is_full(request.scope[SESSION])
             if not wants_stream(request):
-                return await full_page(request, await show(request), again=FULL_AGAIN_IN if streams.is_full else None)
-            if streams.is_full:
+                return await full_page(request, await show(request), again=FULL_AGAIN_IN if is_full else None)
+            if not live:
+                return Response(OVER, media_type=MEDIA_TYPE)
+            if is_full:
                 return Response(status_code=HTTPStatus.SERVICE_UNAVAILABLE)
             kept = Request(dict(request.scope))  # without the connection of the first reader, who might go away
 

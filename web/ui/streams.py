@@ -35,6 +35,9 @@ from web.ui.sessions import Session, holder_of
 MOST = 200
 """Maximum number of streams of one process."""
 
+MOST_OF_TOKEN = 20
+"""Maximum number of streams of one token in one process, so that no reader takes the streams of all others."""
+
 EVERY = 1.0
 """Minimum number of seconds between two reads of one page."""
 
@@ -201,10 +204,10 @@ class Streams:
         """Return the number of open streams."""
         return len(self._open)
 
-    @property
-    def is_full(self) -> bool:
-        """Return True if no further stream can be opened; False if one can."""
-        return self._ending or len(self) >= MOST
+    def is_full(self, session: Session) -> bool:
+        """Return True if this session can open no further stream; False if it can."""
+        of_token = sum(each.session.key_id == session.key_id for each in self._open)
+        return self._ending or len(self) >= MOST or of_token >= MOST_OF_TOKEN
 
     def open(self, key: Hashable, session: Session, *, read: Callable[[], Awaitable[Content]]) -> Stream:
         """Return a stream of the page `key`, which `read` reads. All readers of `key` must have the same rights.

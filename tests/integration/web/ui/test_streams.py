@@ -23,6 +23,7 @@ from tests.integration.web.api.conftest import make_token
 from tests.integration.web.polls.stage import Stage
 from tests.integration.web.ui.conftest import Dashboard
 from tests.waiting import eventually
+from web.api.usage import Usages
 from web.edge import limits
 from web.edge.limits import BoundedProtocol
 from web.server import _GRACE
@@ -155,6 +156,27 @@ def test_page_loads_again_by_itself_if_there_is_no_room_for_its_stream(
     dashboard.execute("UPDATE api_tokens SET revoked_at = now()")
     assert all(each.ended.wait(10) for each in readers)
     eventually(lambda: len(dashboard.streams) == 0, "an ended stream still counts", within=5)
+
+
+def test_one_token_does_not_take_the_streams_of_other_readers(
+    dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST_OF_TOKEN", 2)
+    for number in range(2):
+        opened(url, dashboard, f"/ui/?{number}")
+    refused = Reader(url, "/ui/?3", dashboard.cookie)
+    assert (refused.ended.wait(10), refused.status) == (True, 503)
+    assert 'data-again="10"' in dashboard.see("/ui/jobs").text
+    opened(url, dashboard, cookie=dashboard.log_in(dashboard.token(TokenScope.READ, name="other")))
+
+
+def test_page_that_never_changes_is_not_read_for_a_stream(
+    dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Mock()
+    monkeypatch.setattr(Usages, "read", reads)
+    reader = Reader(url, "/ui/usage?month=2026-01", dashboard.cookie)
+    assert (reader.ended.wait(10), reader.lines, reads.called) == (True, [], False)
 
 
 @pytest.mark.parametrize(
