@@ -27,6 +27,14 @@ TIMEOUT = 10.0
 BATCH = 200
 """Jobs whose spans are sent in one request."""
 
+REFUSED = frozenset({400, 413, 422})
+"""Statuses with which a collector refuses the spans themselves. It would refuse them again."""
+
+
+class SpansRefused(StoreUnreachable):
+    """The collector refuses these spans, and would refuse them again."""
+
+
 Read = tuple[Sequence["Finished"], Sequence["Span"]]
 
 
@@ -44,7 +52,8 @@ def traces(
 ) -> None:
     """Export the spans of jobs that ended since a time to an OpenTelemetry collector, and print their number.
 
-    A job is exported 30 seconds after its end. A job that is exported twice has the same trace and span ids.
+    A job is exported 30 seconds after its end, or up to 5 minutes later if its claim is still live. A job that is
+    exported twice has the same trace and span ids. With --every, spans that the collector refuses are left out.
     """
     if not to.startswith(("http://", "https://")):
         raise typer.BadParameter(f"--to: found {to!r}; expected an address such as http://collector:4318")
@@ -55,15 +64,18 @@ def traces(
             jobs, spans = query(partial(_read, since=at, after=after))
             if spans:
                 send(f"{to.rstrip('/')}/v1/traces", body_of(spans))
+            total += len(jobs)
         except StoreUnreachable as error:
             if every is None:
                 raise
-            sys.stderr.write(f"ostler: {error}; trying again in {every} s\n")
-            time.sleep(every)
-            continue
+            refused = isinstance(error, SpansRefused)
+            left_out = f"the spans of {len(jobs)} jobs are left out, from job {jobs[0].job_id}" if refused else None
+            sys.stderr.write(f"ostler: {error}; {left_out or f'trying again in {every} s'}\n")
+            if not refused:
+                time.sleep(every)
+                continue
         if jobs:
             at, after = jobs[-1].at, jobs[-1].event_id
-            total += len(jobs)
         if len(jobs) == BATCH:
             continue
         if every is None:
@@ -119,7 +131,10 @@ def _attribute(name: str, value: str | int) -> dict[str, Any]:
 
 
 def send(url: str, body: object) -> None:
-    """Send a request to the collector. Raises `StoreUnreachable` if the collector does not accept it."""
+    """Send a request to the collector.
+
+    Raises `StoreUnreachable` if the collector does not accept it: `SpansRefused` if it never will.
+    """
     import urllib3
 
     from github_adapters.calls.http import connections
@@ -139,4 +154,5 @@ def send(url: str, body: object) -> None:
     except urllib3.exceptions.HTTPError as error:
         raise StoreUnreachable(f"{where} does not answer: {reason_of(error)}. Check --to") from None
     if not 200 <= answer.status < 300:  # noqa: PLR2004
-        raise StoreUnreachable(f"{where} answered {answer.status}. Check --to, and the log of the collector")
+        kind = SpansRefused if answer.status in REFUSED else StoreUnreachable
+        raise kind(f"{where} answered {answer.status}. Check --to, and the log of the collector")

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -18,6 +19,8 @@ from models.db.sql import text
 
 SETTLED = timedelta(seconds=30)
 """Age of an event when it is exported. A transaction can commit an event this long after its time."""
+CLAIM_WITHIN = timedelta(minutes=5)
+"""A job whose claim is live waits this long for the end of the claim. After this time, it is exported without it."""
 LONGEST_TEXT = 256
 
 
@@ -47,17 +50,21 @@ class Finished:
 def finished(db: Connection, *, since: datetime, after: int, until: datetime, limit: int) -> Sequence[Finished]:
     """Return jobs whose end was recorded from `since` until `until`, the first ones by time and event.
 
-    An event at the time `since` is left out if its id is not above `after`.
+    An event at the time `since` is left out if its id is not above `after`. The jobs end before the first one that
+    waits for the end of its claim, because a caller continues after the last of them.
     """
     rows = db.execute(
         text("""
-            SELECT id, job_id, at FROM job_events
+            SELECT id, job_id, at,
+                   at > :until - CAST(:within AS interval)
+                   AND EXISTS (SELECT FROM claims c WHERE c.job_id = e.job_id AND c.ended_at IS NULL) AS waits
+            FROM job_events e
             WHERE at >= :since AND at < :until AND to_state = 'completed' AND (at, id) > (:since, :after)
             ORDER BY at, id LIMIT :limit
         """),
-        {"since": since, "after": after, "until": until, "limit": limit},
+        {"since": since, "after": after, "until": until, "within": CLAIM_WITHIN, "limit": limit},
     )
-    return [Finished(*row) for row in rows]
+    return [Finished(row.id, row.job_id, row.at) for row in takewhile(lambda row: not row.waits, rows)]
 
 
 def spans(db: Connection, job_ids: Sequence[int]) -> Sequence[Span]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from cli import traces
+from models.browse.traces import Finished, Span
+from ostler.clock import utcnow
 from tests.integration.cli.test_operator import Operator, operator
 
 __all__ = ["operator"]
@@ -82,6 +86,7 @@ def ended(operator: Operator) -> Operator:
         SELECT 'job', 11, id, uid, pool_id, 77, 'orgs/acme', 1, 1, 'ended', now() - interval '9 min', now(),
                now() - interval '5 min', 'completed' FROM runner_pods WHERE name = 'p-1'
     """)
+    operator.execute("UPDATE claims SET job_id = NULL WHERE pod_uid <> 'p-1'")
     operator.execute("DELETE FROM job_events; DELETE FROM claim_events")
     operator.execute("""
         INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why, latency_ms) VALUES
@@ -154,3 +159,40 @@ def test_a_collector_that_refuses_or_is_away_ends_the_command_with_status_3(
     away = ended.run("traces", "--to", "http://127.0.0.1:1")
     assert (away.returncode, "does not answer" in away.stderr) == (3, True)
     assert ended.run("traces", "--to", "collector:4318").returncode == 2
+
+
+def test_a_job_with_a_live_claim_waits_for_the_end_of_the_claim(ended: Operator, collector: Collector) -> None:
+    """The Pod of the job still runs. After five minutes, the job is exported without this claim."""
+    ended.execute("UPDATE claims SET state = 'executing', ended_at = NULL, end_reason = NULL WHERE pod_uid = 'p-1'")
+    ended.execute("UPDATE job_events SET at = at + interval '3 min'")
+    assert ended.run("traces", "--to", collector.url).stdout == "exported 0 jobs\n"
+    ended.execute("UPDATE claims SET state = 'ended', ended_at = now(), end_reason = 'completed' WHERE pod_uid = 'p-1'")
+    assert ended.run("traces", "--to", collector.url).stdout == "exported 1 jobs\n"
+    assert "claim" in {span["name"] for span in collector.spans}
+    ended.execute("UPDATE claims SET state = 'executing', ended_at = NULL, end_reason = NULL WHERE pod_uid = 'p-1'")
+    ended.execute("UPDATE job_events SET at = at - interval '4 min'")
+    assert ended.run("traces", "--to", collector.url).stdout == "exported 1 jobs\n"
+
+
+@pytest.mark.parametrize(("status", "reads"), [(400, [0, 1]), (413, [0, 1]), (429, [0, 0]), (401, [0, 0])])
+def test_a_batch_that_the_collector_refuses_is_left_out_and_named(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, reads: Any
+) -> None:
+    collector.status = status
+    at, asked = utcnow(), []
+    span = Span("t", "s", None, "job", at, at)
+
+    def read(body: Any) -> Any:
+        asked.append(body.keywords["after"])
+        if len(asked) == len(reads):
+            raise KeyboardInterrupt
+        return [Finished(1, 11, at)], [span]
+
+    monkeypatch.setattr(traces, "query", read)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    with pytest.raises(KeyboardInterrupt):
+        traces.traces(collector.url, every=1)
+    assert asked == reads
+    said = capsys.readouterr().err
+    assert f"answered {status}" in said
+    assert ("the spans of 1 jobs are left out" in said) == (reads == [0, 1])
