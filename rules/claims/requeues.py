@@ -16,7 +16,8 @@ class Requeue(StrEnum):
     """Action after a request to queue a job again.
 
     - `route`: the job is queued and held. It is routed again at once, without regard to its backoffs.
-    - `ask`: GitHub is asked for the result of the job at the next tick of `unresolved_jobs`.
+    - `ask`: GitHub is asked for the result of the job at the next tick of `unresolved_jobs`. A claimed job without a
+      live claim also gets this answer.
     - `release`: the job has a claim whose runner is not known to execute. Its release begins.
     - `free`: the job is queued without a hold. Nothing is changed.
     - `releases`: the release of its claim has begun before. Nothing is changed.
@@ -57,6 +58,8 @@ def judge(state: JobState, *, hold: HoldReason | None, claim: ClaimState | None)
             return Requeue.RELEASE
         case ClaimState.EXECUTING:
             return Requeue.EXECUTES
+        case None:
+            return Requeue.ASK
         case _:
             return Requeue.RELEASES
 
@@ -72,13 +75,13 @@ def sentence(found: Requeue, *, hold: HoldReason | None) -> str:
             return "The sweep unresolved_jobs asks GitHub for the result of the job within a minute."
         case Requeue.RELEASE:
             return (
-                "The release of its claim has begun. The job is queued again after GitHub has removed the runner. If "
-                "GitHub refuses because the runner is busy, the claim stays and the job goes on."
+                "The release of its claim has begun. The job is queued again when the claim has ended. If GitHub "
+                "does not remove the runner because it is busy, the claim stays and the job goes on."
             )
         case Requeue.FREE:
             return "The job is queued, and nothing holds it."
         case Requeue.RELEASES:
-            return "Its claim is being released. The job is queued again after GitHub has removed the runner."
+            return "Its claim is being released. The job is queued again when the claim has ended."
         case Requeue.EXECUTES:
             return "A runner executes the job. Only GitHub can end it: cancel the job there."
         case Requeue.WAITS:

@@ -22,6 +22,10 @@ def test_release_is_asked_for_exactly_where_a_release_may_begin() -> None:
     assert found == TRANSITIONS["begin_release"].sources
 
 
+def test_claimed_job_without_a_live_claim_is_asked_about() -> None:
+    assert judge(JobState.CLAIMED, hold=None, claim=None) is Requeue.ASK
+
+
 def test_no_request_touches_a_job_that_runs_or_is_over() -> None:
     for state, hold, claim in itertools.product(
         (JobState.RUNNING, JobState.COMPLETED, JobState.WAITING), (None, *HoldReason), (None, *ClaimState)
