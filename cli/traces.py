@@ -28,7 +28,7 @@ BATCH = 200
 """Jobs whose spans are sent in one request."""
 
 REFUSED = frozenset({400, 413, 422})
-"""Statuses with which a collector refuses the spans themselves. It would refuse them again."""
+"""Statuses of a collector that refuses the spans themselves. It would refuse the same spans again."""
 
 
 class SpansRefused(StoreUnreachable):

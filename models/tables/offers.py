@@ -299,9 +299,9 @@ def deliver(
     """Delete the offer of a Pod whose claim is delivered, and charge the Pod to an account.
 
     Return the time at which the job was queued, and the namespace and the name of the Pod's pool. Return None if
-    `job_id` is None. `vcpu` is in millicores and `memory` is in
-    MiB. If `account_id` is None, no account is charged. If another transaction has locked the offer, the offer is not
-    deleted. The matcher then ignores the offer, because the Pod has a delivered claim.
+    `job_id` is None. `vcpu` is in millicores and `memory` is in MiB. If `account_id` is None, no account is charged. If
+    another transaction has locked the offer, the offer is not deleted. The matcher then ignores the offer, because the
+    Pod has a delivered claim.
     """
     row = db.execute(
         text("""
