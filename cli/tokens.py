@@ -22,7 +22,9 @@ LONGEST_DAYS = 3650
 DAYS = 90
 """Default lifetime of a token in days, so that a forgotten token does not stay valid."""
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and revoke tokens of the REST API.")
+LINK_LASTS = timedelta(minutes=5)
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, link and revoke tokens of the REST API.")
 
 
 @app.command("create")
@@ -117,6 +119,24 @@ def list_(form: Form) -> None:
         empty="no tokens; `ostler token create NAME` creates one",
         wide=form is Form.WIDE,
     )
+
+
+@app.command("link")
+def link(
+    token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")],
+    url: Annotated[str, typer.Option(help="address of the dashboard in a browser")] = "http://localhost:8080",
+) -> None:
+    """Print a link that logs in to the dashboard with a token, once, within 5 minutes.
+
+    The link does not show the token. An earlier link of the token ends.
+    """
+    from models.browse import api_tokens
+
+    now = utcnow()
+    code = query(lambda db: api_tokens.make_link(db, token_id, until=now + LINK_LASTS, now=now))
+    if code is None:
+        fail(f"no valid token has the id {token_id}; `ostler token list` lists the tokens")
+    typer.echo(f"{url.rstrip('/')}/ui/login?link={code.reveal()}")
 
 
 @app.command("revoke")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -33,13 +34,16 @@ def show_where(system: System, engine: Engine, console: Console, *, cluster: str
     All of them end with the demo.
     """
     by = Author("demo", Via.SHELL, utcnow())
-    _, token = transaction(
+    token_id, token = transaction(
         engine, lambda db: api_tokens.create(db, name="demo", scopes=list(TokenScope), expires_at=None, by=by)
     )
+    until = by.at + timedelta(minutes=5)
+    link = transaction(engine, lambda db: api_tokens.make_link(db, token_id, until=until, now=by.at))
+    login = "" if link is None else f"login?link={link.reveal()}"
     user, password = system.flower_login
     for what, *lines in (
+        ("pages", f"{system.web_url}/ui/{login}", "the link logs in once, within 5 minutes; later use the token"),
         ("cluster", CLUSTER_KINDS[cluster]),
-        ("pages", f"{system.web_url}/ui/   (log in with the token)"),
         ("API", f"{system.web_url}/api/docs", f"token {token.reveal()}"),
         ("Flower", system.flower_url, f"user {user}, password {password}"),
         ("health", f"{system.private_url}/readyz", f"{system.private_url}/metrics"),

@@ -43,6 +43,7 @@ class ApiToken(Base):
     __table_args__ = (
         CheckConstraint("scopes <@ ARRAY['read', 'write'] AND cardinality(scopes) > 0", name="scopes_known"),
         CheckConstraint("octet_length(digest) = 32", name="digest_is_sha256"),
+        CheckConstraint("octet_length(link_digest) = 32", name="link_digest_is_sha256"),
         CheckConstraint("accounts IS NULL OR cardinality(accounts) > 0", name="accounts_named"),
         CheckConstraint("accounts IS NULL OR scopes = ARRAY['read']", name="limited_reads"),
         Index("ix_api_tokens_subject", "subject", unique=True, postgresql_where=text("revoked_at IS NULL")),
@@ -60,6 +61,10 @@ class ApiToken(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None] = mapped_column(comment="time of the last use, updated at most once a minute")
+    link_digest: Mapped[bytes | None] = mapped_column(
+        LargeBinary, comment="SHA-256 of the code of a login link; NULL: there is no link, or it was used"
+    )
+    link_until: Mapped[datetime | None] = mapped_column(comment="time until which the login link is valid")
     subject: Mapped[str | None] = mapped_column(
         comment="issuer and subject of the person who logs in with this row; NULL: a command created the token"
     )
@@ -258,6 +263,46 @@ def _admit(db: Connection, row: Row[Any], *, now: datetime) -> Holder | Refused:
         accounts=None if row.accounts is None else frozenset(row.accounts),
         key_id=row.key_id,
     )
+
+
+def make_link(db: Connection, token_id: int, *, until: datetime, now: datetime) -> Secret | None:
+    """Return the code of a login link that works once, before `until`. An earlier link of the token ends.
+
+    Returns None if no valid token has this id.
+    """
+    secret = secrets.token_urlsafe(32)
+    key_id = db.execute(
+        text("""
+            UPDATE api_tokens SET link_digest = :digest, link_until = :until
+            WHERE id = :id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now) RETURNING key_id
+        """),
+        {"id": token_id, "digest": _digest(secret), "until": until, "now": now},
+    ).scalar()
+    return None if key_id is None else Secret(f"ostler_{key_id}_{secret}")
+
+
+def use_link(db: Connection, code: Secret, *, now: datetime) -> Holder | Refused:
+    """Use up a login link. Return the holder of its token, or the reason why the link is not valid.
+
+    Of two uses at the same time, the second one waits for the first, and is refused.
+    """
+    parts = _FORM.fullmatch(code.reveal())
+    if parts is None:
+        return Refused.MALFORMED
+    row = db.execute(
+        text("SELECT link_digest, link_until FROM api_tokens WHERE key_id = :key_id FOR NO KEY UPDATE"),
+        {"key_id": parts[1]},
+    ).one_or_none()
+    expected = _NO_DIGEST if row is None or row.link_digest is None else bytes(row.link_digest)
+    if not hmac.compare_digest(expected, _digest(parts[2])) or row is None:
+        return Refused.UNKNOWN
+    if row.link_until <= now:
+        return Refused.EXPIRED
+    db.execute(
+        text("UPDATE api_tokens SET link_digest = NULL, link_until = NULL WHERE key_id = :key_id"),
+        {"key_id": parts[1]},
+    )
+    return verify_again(db, parts[1], now=now)
 
 
 def list_tokens(db: Connection) -> Sequence[Row[Any]]:

@@ -152,13 +152,16 @@ class Dashboard:
         if not sessions.is_from_own_page(request):
             raise foreign()
         form = await read_form(request)
-        token, after = form.get("token", "").strip(), _local(form.get("next"))
-        found = await self._verify(token)
+        after = _local(form.get("next"))
+        by_link = "link" in form
+        found = await self._verify(form.get("link" if by_link else "token", "").strip(), by_link=by_link)
         if isinstance(found, Refused) or TokenScope.READ not in found.scopes:
             why = str(found) if isinstance(found, Refused) else "scope"
             self._refused.add(why=why, client=request.client.host if request.client is not None else None)
             problem = (
-                "This token is not valid. It may be misspelt, expired or revoked."
+                "This link is not valid. A link works once, for 5 minutes."
+                if by_link
+                else "This token is not valid. It may be misspelt, expired or revoked."
                 if isinstance(found, Refused)
                 else "This token lacks the scope read. Create a token with `ostler token create NAME --scope read`."
             )
@@ -171,13 +174,15 @@ class Dashboard:
     def _login_page(self, request: Request, *, after: str, problem: str | None = None) -> Response:
         status = HTTPStatus.OK if problem is None else HTTPStatus.FORBIDDEN
         provider = None if self._provider is None else urlsplit(self._provider).hostname
-        return page(request, "login.html", status=status, next=after, problem=problem, provider=provider)
+        # The link itself changes nothing, because programs open links to show a preview. Its form logs in.
+        link = None if problem is not None else request.query_params.get("link")
+        return page(request, "login.html", status=status, next=after, problem=problem, provider=provider, link=link)
 
-    async def _verify(self, token: str) -> Holder | Refused:
+    async def _verify(self, token: str, *, by_link: bool) -> Holder | Refused:
         if not api_tokens.well_formed(token):
             return Refused.MALFORMED
-        secret = Secret(token)
-        return await self._database().run(lambda db: api_tokens.verify(db, secret, now=utcnow()))
+        secret, check = Secret(token), api_tokens.use_link if by_link else api_tokens.verify
+        return await self._database().run(lambda db: check(db, secret, now=utcnow()))
 
     async def _logout(self, request: Request) -> Response:
         if not sessions.is_from_own_page(request):

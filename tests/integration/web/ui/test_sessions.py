@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
+import httpx
 import pytest
 from cryptography.fernet import Fernet
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
+from models.browse import api_tokens
+from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
@@ -194,3 +199,63 @@ def test_session_is_valid_while_the_key_that_made_it_is_set(dashboard: Dashboard
         client.close()
     pool.stop()
     assert found == {"added": 200, "replaced": 303}
+
+
+def link_of(dashboard: Dashboard, *, minutes: float = 5) -> str:
+    """Return the code of a login link of the token `reader`."""
+    (row,) = dashboard.execute("SELECT id FROM api_tokens WHERE name = 'reader'")
+    now = utcnow()
+    code = transaction(
+        dashboard.engine, lambda db: api_tokens.make_link(db, row.id, until=now + timedelta(minutes=minutes), now=now)
+    )
+    assert code is not None
+    return code.reveal()
+
+
+def send_link(dashboard: Dashboard, code: str, **how: Any) -> httpx.Response:
+    return dashboard.call("POST", "/ui/login", cookie="", headers=how.pop("headers", OWN), data={"link": code})
+
+
+def test_link_logs_in_once(dashboard: Dashboard) -> None:
+    code = link_of(dashboard)
+    for _ in range(2):  # a program that shows previews opens the link, too
+        shown = dashboard.call("GET", f"/ui/login?link={code}&next=/ui/jobs", cookie="")
+        assert (shown.status_code, "set-cookie" in shown.headers, code in shown.text) == (200, False, True)
+    first, second = send_link(dashboard, code), send_link(dashboard, code)
+    assert (first.status_code, first.headers["location"], second.status_code) == (303, "/ui/", 403)
+    assert "works once" in second.text
+    assert dashboard.see(cookie=first.headers["set-cookie"].split(";")[0].partition("=")[2]).status_code == 200
+
+
+def test_link_is_used_once_even_at_the_same_time(dashboard: Dashboard) -> None:
+    code = Secret(link_of(dashboard))
+
+    def use(_: int) -> object:
+        return transaction(dashboard.engine, lambda db: api_tokens.use_link(db, code, now=utcnow()))
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(use, range(8)))
+    assert sum(isinstance(each, api_tokens.Holder) for each in found) == 1
+
+
+def test_old_forged_and_replaced_links_are_refused(dashboard: Dashboard) -> None:
+    replaced, code = link_of(dashboard), link_of(dashboard)
+    assert send_link(dashboard, replaced).status_code == 403
+    assert send_link(dashboard, code[:-4] + "AAAA").status_code == 403
+    assert send_link(dashboard, dashboard.reader).status_code == 403  # a token is no link
+    assert dashboard.send_login(code).status_code == 403  # and a link is no token
+    assert send_link(dashboard, code, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert send_link(dashboard, link_of(dashboard, minutes=-1)).status_code == 403
+    ended = link_of(dashboard)
+    dashboard.execute("UPDATE api_tokens SET revoked_at = now()")
+    assert send_link(dashboard, ended).status_code == 403
+
+
+def test_link_stands_in_no_log(dashboard: Dashboard, capfd: pytest.CaptureFixture[str]) -> None:
+    codes = [link_of(dashboard), link_of(dashboard)]
+    with capture_logs() as lines:
+        for code in codes:
+            dashboard.call("GET", f"/ui/login?link={code}", cookie="")
+            send_link(dashboard, code)
+    written = str(lines) + "".join(capfd.readouterr())
+    assert not [code for code in codes if code in written]
