@@ -102,8 +102,11 @@ def _stories(db: Connection, accounts: Sequence[Row[Any]]) -> Sequence[AccountSt
     return [AccountStory(each, usage[each.id], queues.get(each.id, Queue()), ending[each.id]) for each in accounts]
 
 
-def held_by(db: Connection, account_id: int) -> HeldAccount:
-    """Return who held an account that is not allowed, and since when, as far as the table of changes knows."""
+def held_by(db: Connection, account_id: int, *, accounts: Collection[int] | None) -> HeldAccount:
+    """Return who held an account that is not allowed, and since when, as far as the table of changes knows.
+
+    If `accounts` is given, the reader is limited to these accounts, and the operator's name is left out.
+    """
     row = db.execute(
         text("""
             SELECT who, via, at FROM changes
@@ -111,7 +114,10 @@ def held_by(db: Connection, account_id: int) -> HeldAccount:
         """),
         {"id": account_id},
     ).one_or_none()
-    return HeldAccount() if row is None else HeldAccount(str(Author(row.who, Via(row.via), row.at)), row.at)
+    if row is None:
+        return HeldAccount()
+    by = str(Author(row.who, Via(row.via), row.at)) if accounts is None else "an operator"
+    return HeldAccount(by, row.at)
 
 
 def account_story(

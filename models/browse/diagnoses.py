@@ -177,7 +177,7 @@ def of_account(
         AccountFacts(
             id=row.id,
             login=row.login,
-            held_account=None if row.access == Access.ALLOWED else held_by(db, row.id),
+            held_account=None if row.access == Access.ALLOWED else held_by(db, row.id, accounts=accounts),
             weight=row.weight,
             budget=Budget(count=row.budget_count, vcpu_millicores=row.budget_vcpu, memory_mib=row.budget_memory),
             usage=story.usage,

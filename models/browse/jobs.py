@@ -215,7 +215,7 @@ def _facts(
             memory_mib=account.budget_memory,
         ),
         usage=usage_of(db, [job.account_id])[job.account_id],
-        held=None if account.access == Access.ALLOWED else held_by(db, job.account_id),
+        held=None if account.access == Access.ALLOWED else held_by(db, job.account_id, accounts=accounts),
         pool=pool,
         ahead=_ahead(db, job) if dispatchable else None,
         claim=None

@@ -629,6 +629,20 @@ def test_unexpected_error_is_a_page_that_tells_nothing(dashboard: Dashboard, mon
     assert "The log of web has the details." in answer.text
 
 
+def test_limited_token_does_not_read_who_holds_an_account(dashboard: Dashboard) -> None:
+    dashboard.account(7, "acme")
+    dashboard.job(100)
+    dashboard.execute("UPDATE accounts SET access = 'held'")
+    dashboard.execute(
+        "INSERT INTO changes (at, kind, name, object_id, who, via, old, new) VALUES (now(), 'account', 'acme', 7, "
+        "'alice', 'shell', '{\"access\": \"allowed\"}', '{\"access\": \"held\"}')"
+    )
+    limited = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[7], name="limited"))
+    assert "held by alice" in text_of(dashboard, "/ui/accounts/7")
+    shown = text_of(dashboard, "/ui/accounts/7", cookie=limited)
+    assert ("held by an operator since" in shown, "alice" in shown) == (True, False)
+
+
 def test_readers_of_the_same_accounts_share_one_read(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SHARED_FOR", timedelta(minutes=1))
     dashboard.account(7, "acme")
