@@ -232,6 +232,30 @@ def verify_again(db: Connection, key_id: str, *, now: datetime) -> Holder | Refu
     return Refused.UNKNOWN if row is None else _admit(db, row, now=now)
 
 
+def verify_all_again(db: Connection, key_ids: Collection[str], *, now: datetime) -> dict[str, Holder]:
+    """Return the holders of the tokens that are still valid, by key id. `verify_again` explains `key_ids`.
+
+    One statement reads the tokens. Another one records their use, and leaves out rows that another session has locked.
+    """
+    rows = db.execute(
+        text("""
+            SELECT id, key_id, name, scopes, accounts, expires_at, revoked_at FROM api_tokens
+            WHERE key_id = ANY(:key_ids)
+        """),
+        {"key_ids": sorted(key_ids)},
+    ).all()
+    valid = [row for row in rows if _problem(row, now=now) is None]
+    db.execute(
+        text("""
+            UPDATE api_tokens SET last_used_at = :now WHERE id IN (
+                SELECT id FROM api_tokens WHERE id = ANY(:ids) AND (last_used_at IS NULL OR last_used_at <= :before)
+                ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+        """),
+        {"ids": [row.id for row in valid], "now": now, "before": now - USED_AT_EVERY},
+    )
+    return {row.key_id: _holder(row) for row in valid}
+
+
 def _row(db: Connection, key_id: str) -> Row[Any] | None:
     return db.execute(
         text("""
@@ -244,10 +268,8 @@ def _row(db: Connection, key_id: str) -> Row[Any] | None:
 
 def _admit(db: Connection, row: Row[Any], *, now: datetime) -> Holder | Refused:
     """Return the holder of the token in `row` and record the use, or return the reason why the token is not valid."""
-    if row.revoked_at is not None:
-        return Refused.REVOKED
-    if row.expires_at is not None and row.expires_at <= now:
-        return Refused.EXPIRED
+    if (problem := _problem(row, now=now)) is not None:
+        return problem
     if row.last_used_at is None or row.last_used_at <= now - USED_AT_EVERY:
         db.execute(
             text("""
@@ -256,6 +278,16 @@ def _admit(db: Connection, row: Row[Any], *, now: datetime) -> Holder | Refused:
             """),
             {"id": row.id, "now": now, "before": now - USED_AT_EVERY},
         )
+    return _holder(row)
+
+
+def _problem(row: Row[Any], *, now: datetime) -> Refused | None:
+    if row.revoked_at is not None:
+        return Refused.REVOKED
+    return Refused.EXPIRED if row.expires_at is not None and row.expires_at <= now else None
+
+
+def _holder(row: Row[Any]) -> Holder:
     return Holder(
         row.id,
         row.name,

@@ -49,7 +49,7 @@ class Account(Base):
         server_default="allowed", comment="whether jobs of the account are served: allowed or held"
     )
     access_asked_at: Mapped[datetime | None] = mapped_column(
-        comment="time at which GitHub said that another account owns the App; NULL while held: to be asked"
+        comment="time at which GitHub refused the account, or a person held it; NULL while held: to be asked"
     )
 
 

@@ -24,7 +24,7 @@ class Change(Base):
     """One change of one object."""
 
     __tablename__ = "changes"
-    __table_args__ = (Index("ix_changes_at", "at"),)
+    __table_args__ = (Index("ix_changes_at", "at"), Index("ix_changes_kind_object", "kind", "object_id", "id"))
 
     id: Mapped[Serial]
     at: Mapped[datetime]

@@ -423,6 +423,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         STREAMS + "test_page_loads_again_by_itself_if_there_is_no_room_for_its_stream",
         STREAMS + "test_streams_hold_no_connection_of_postgres",
     ),
+    "A stream never holds a connection": (STREAMS + "test_streams_hold_no_connection_of_postgres",),
     "To open the link changes nothing": (SESSIONS + "test_link_logs_in_once",),
     "An ID token is accepted only if": (
         OPENID + "test_forged_id_token_begins_no_session",

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
@@ -96,9 +96,20 @@ def holder_of(db: Connection, session: Session, *, now: datetime) -> Holder | No
     if session.until <= now:
         return None
     found = api_tokens.verify_again(db, session.key_id, now=now)
-    if isinstance(found, Refused) or not hmac.compare_digest(rights_of(found), session.rights):
-        return None
-    return found
+    return None if isinstance(found, Refused) or not _is_of(session, found) else found
+
+
+def still_valid(db: Connection, sessions: Collection[Session], *, now: datetime) -> frozenset[Session]:
+    """Return the sessions that have not ended."""
+    holders = api_tokens.verify_all_again(db, {each.key_id for each in sessions}, now=now)
+    return frozenset(
+        each for each in sessions if each.until > now and each.key_id in holders and _is_of(each, holders[each.key_id])
+    )
+
+
+def _is_of(session: Session, holder: Holder) -> bool:
+    """Return True if the holder has the rights of the session's login."""
+    return hmac.compare_digest(rights_of(holder), session.rights)
 
 
 def cipher_for(purpose: str, keys: Sequence[Secret]) -> Cipher:

@@ -17,7 +17,6 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.responses import StreamingResponse
@@ -30,7 +29,7 @@ from web.api.database import Database
 from web.api.problems import Refusal, database_failed
 from web.edge import limits
 from web.edge.refused_log import RefusedLog
-from web.ui.sessions import Session, holder_of
+from web.ui.sessions import Session, still_valid
 
 MOST = 200
 """Maximum number of streams of one process."""
@@ -279,7 +278,7 @@ class Streams:
             valid: frozenset[Session] | None = None
             try:
                 async with asyncio.timeout(CHECK_WITHIN):
-                    valid = await self._database.run(lambda db: _valid(db, sessions))  # noqa: B023  it is awaited here
+                    valid = await self._database.run(lambda db: still_valid(db, sessions, now=utcnow()))  # noqa: B023  it is awaited here
             except Exception as error:  # noqa: BLE001  streams that cannot be checked must end, whatever the error is
                 _unchecked.add(error=cause_of(error))
             for stream in self._open:
@@ -287,11 +286,6 @@ class Streams:
                     stream.checked_at = began
                 elif stream.session in sessions and (valid is not None or began - stream.checked_at > CHECKED_WITHIN):
                     stream.end(RELOAD if valid is not None else b"")
-
-
-def _valid(db: Connection, sessions: set[Session]) -> frozenset[Session]:
-    now = utcnow()
-    return frozenset(each for each in sessions if holder_of(db, each, now=now) is not None)
 
 
 def _is_passing(error: Exception) -> bool:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from cryptography.fernet import Fernet
 from fastapi import FastAPI
+from starlette.requests import Request
 from structlog.testing import capture_logs
 
 from models.browse import api_tokens
@@ -26,6 +27,7 @@ from web.api.database import Database as ApiDatabase
 from web.ui import sessions
 from web.ui.app import OPEN, mount_ui
 from web.ui.forms import LARGEST
+from web.ui.sessions import Sessions, still_valid
 from web.ui.streams import RELOAD
 
 
@@ -259,3 +261,27 @@ def test_link_stands_in_no_log(dashboard: Dashboard, capfd: pytest.CaptureFixtur
             send_link(dashboard, code)
     written = str(lines) + "".join(capfd.readouterr())
     assert not [code for code in codes if code in written]
+
+
+def test_check_of_many_sessions_waits_for_no_token(dashboard: Dashboard) -> None:
+    read = [Sessions(dashboard.settings.encryption_keys).read(each, now=utcnow()) for each in requests(dashboard)]
+    open_sessions = [each for each in read if each is not None]
+    assert len(open_sessions) == 3
+    dashboard.execute("UPDATE api_tokens SET last_used_at = NULL")
+    dashboard.execute("UPDATE api_tokens SET scopes = ARRAY['read', 'write'] WHERE name = 'second'")
+    with dashboard.engine.begin() as other:
+        other.exec_driver_sql("SELECT id FROM api_tokens WHERE name = 'reader' FOR UPDATE")
+        valid = transaction(dashboard.engine, lambda db: still_valid(db, open_sessions, now=utcnow()))
+    assert valid == {open_sessions[0], open_sessions[2]}
+    used = {row.name for row in dashboard.execute("SELECT name FROM api_tokens WHERE last_used_at IS NOT NULL")}
+    assert used == {"second", "third"}
+
+
+def requests(dashboard: Dashboard) -> list[Request]:
+    """Return requests with the cookies of three readers."""
+    cookies = [dashboard.cookie]
+    cookies += [dashboard.log_in(dashboard.token(TokenScope.READ, name=name)) for name in ("second", "third")]
+    return [
+        Request({"type": "http", "headers": [(b"cookie", f"{sessions.COOKIE}={cookie}".encode())]})
+        for cookie in cookies
+    ]

@@ -211,7 +211,7 @@ def test_stream_whose_session_cannot_be_checked_ends(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(streams, "holder_of", fail)
+    monkeypatch.setattr(streams, "still_valid", fail)
     assert reader.ended.wait(10)
     assert set(reader.names) <= {"page", "alive"}
 
