@@ -34,7 +34,9 @@ T = TypeVar("T")
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="AGE|TIME", help="show only rows since then: an age such as 24h, or an ISO 8601 time"),
+    typer.Option(
+        metavar="AGE|TIME", help="show only rows since then: an age such as 24h, `today`, or an ISO 8601 time"
+    ),
 ]
 Sort = Annotated[Literal["newest", "oldest"], typer.Option(help="which row comes first")]
 Failed = Annotated[bool, typer.Option("--failed", help="show only rows that failed")]
@@ -51,6 +53,7 @@ AWAY = 3
 """Exit status if Postgres, Redis, Kubernetes or GitHub does not answer. A later attempt might succeed."""
 
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_DAYS = {"today": timedelta(), "yesterday": timedelta(days=1)}
 _DURATION = re.compile(r"([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?", re.ASCII)
 _UNDEFINED_TABLE = "42P01"
 _REFUSALS = (
@@ -119,7 +122,12 @@ def author() -> Author:
 
 
 def time_of(given: str, option: str, *, now: datetime) -> datetime:
-    """Return the time that an option names. Raises BadParameter if it is neither an age nor a time."""
+    """Return the time that an option names, or the begin (UTC) of the day `today` or `yesterday`.
+
+    Raises BadParameter if it is none of them.
+    """
+    if given in _DAYS:
+        return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - _DAYS[given]
     try:
         if given and (found := _DURATION.fullmatch(given)):
             parts = [part for part in found.groups() if part]
@@ -128,7 +136,8 @@ def time_of(given: str, option: str, *, now: datetime) -> datetime:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            f"{option}: found {given!r}; expected an age such as 90m, 24h or 7d, or a time such as 2026-11-29T14:00"
+            f"{option}: found {given!r}; expected an age such as 90m, 24h or 7d, today, yesterday, or a time such as "
+            "2026-11-29T14:00"
         ) from None
 
 

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 def stats(
     since: Annotated[
-        str, typer.Option(metavar="AGE|TIME", help="begin of the span: an age such as 90m or 7d, or an ISO 8601 time")
+        str,
+        typer.Option(metavar="AGE|TIME", help="begin of the span: an age such as 7d, `yesterday`, or an ISO 8601 time"),
     ] = "24h",
     until: Annotated[
-        str | None, typer.Option(metavar="AGE|TIME", help="end of the span; without this option, now")
+        str | None,
+        typer.Option(metavar="AGE|TIME", help="end of the span, for example `today`; without this option, now"),
     ] = None,
     by: Annotated[
         Literal["pool", "account", "repository", "5min", "hour", "day"], typer.Option(help="how jobs are grouped")

@@ -43,7 +43,8 @@ def traces(
         str, typer.Option(metavar="ADDRESS", help="address of the collector, for example http://collector:4318")
     ],
     since: Annotated[
-        str, typer.Option(metavar="AGE|TIME", help="begin of the span: an age such as 90m or 7d, or an ISO 8601 time")
+        str,
+        typer.Option(metavar="AGE|TIME", help="begin of the span: an age such as 7d, `yesterday`, or an ISO 8601 time"),
     ] = "1h",
     every: Annotated[
         int | None,
