@@ -12,7 +12,7 @@ import typer
 from cli import remote
 from cli.output import Json, Limit, age, author, fail, given_id, print_json, print_more, query
 from cli.stats import print_waits, shown
-from cli.tables import Column, Form, Kind, listed, plain, print_names, print_table
+from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_table, print_text
 from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from ostler.reasons import endpoint, reason_of
@@ -93,6 +93,7 @@ def list_(
 def show(
     account: Annotated[str, typer.Argument(metavar="LOGIN|ID", help="login or id")],
     as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Show one account: what its jobs wait for, and their waits in the last day.
 
@@ -121,10 +122,10 @@ def show(
     if as_json:
         print_json(row if day is None else {**row, "waits_of_last_day": [shown(each) for each in day]})
         return
-    typer.echo(f"{plain(row['login'])} (id {row['id']}): {row['access']}, weight {row['weight']:g}")
+    print_text(f"{row['login']} (id {row['id']}): {row['access']}, weight {row['weight']:g}")
     print_summary(row["why"])
     typer.echo()
-    print_checks(row["why"]["checks"])
+    print_checks(row["why"]["checks"], wide=wide)
     if day is not None:
         typer.echo()
         print_waits("repository", day, empty="no job of the account began in the last day")

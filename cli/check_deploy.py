@@ -14,7 +14,7 @@ import typer
 from cli.kubeconfigs import Kubeconfig
 from cli.manifest_files import STDIN, read_files
 from cli.output import MISTAKE, Json, print_json
-from cli.tables import Column, Kind, print_table
+from cli.tables import Column, Kind, print_table, print_text
 from ostler.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -217,8 +217,12 @@ def _print(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> None:
         empty="nothing is deleted or renamed",
     )
     for note in notes:
-        typer.echo(f"\nnote: {note}")
+        typer.echo()
+        print_text(f"note: {note}")
     for each in refusals:
         about = f" ({', '.join(each.subjects)})" if each.subjects else ""
-        typer.echo(f"\nREFUSED {each.danger}{about}\n  {each.reason}\n  cure: {each.cure}")
+        typer.echo()
+        print_text(f"REFUSED {each.danger}{about}")
+        print_text(each.reason, indent="  ")
+        print_text(f"cure: {each.cure}", indent="  ")
     typer.echo(f"\nrefused, number of reasons: {len(refusals)}" if refusals else "\nsafe")

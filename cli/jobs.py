@@ -6,8 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from typer.core import TyperGroup
 
 from cli import remote
@@ -28,8 +26,8 @@ from cli.output import (
     since_of,
 )
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_table
-from cli.timeline import print_checks, print_timeline
+from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_table, print_text
+from cli.timeline import print_checks, print_summary, print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
 from rules.claims.machines import JobState
@@ -171,24 +169,20 @@ def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
         print_json(found)
         return
     why = found["why"]
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{escape(found['repository'])}[/] {escape(found['name'])} (job {found['id']}, run {found['run_id']})"
-    )
-    console.print(
+    print_text(f"{found['repository']} {found['name']} (job {found['id']}, run {found['run_id']})")
+    print_text(
         f"{found['conclusion'] or found['state']}, {age(found['queued_at'], now=now)} old, account {found['account']}"
     )
-    console.print(f"\n{escape(why['summary'])}")
-    if why["cure"] is not None:
-        console.print(f"[bold]What helps:[/] {escape(why['cure'])}")
+    typer.echo()
+    print_summary(why)
     if why["next_at"] is not None:
-        console.print(f"[bold]Next try:[/] {why['next_at']:%Y-%m-%d %H:%M:%S} UTC")
+        print_text(f"Next try: {why['next_at']:%Y-%m-%d %H:%M:%S} UTC")
     if why["expected"] is not None:
-        console.print(f"[bold]Usual wait in this pool:[/] {Expected(**why['expected']).describe()}")
-    console.print()
+        print_text(f"Usual wait in this pool: {Expected(**why['expected']).describe()}")
+    typer.echo()
     if why["checks"]:
         print_checks(why["checks"], wide=wide)
-        console.print()
+        typer.echo()
     print_timeline(found["timeline"], wide=wide)
 
 

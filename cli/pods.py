@@ -11,7 +11,7 @@ import typer
 from cli import remote
 from cli.output import Failed, Json, Limit, Since, Sort, age, fail, print_json, print_more, query, since_of
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, listed, plain, print_names, print_table
+from cli.tables import Column, Form, Kind, Wide, listed, plain, print_names, print_table, print_text
 from cli.timeline import print_checks, print_summary, print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
@@ -93,6 +93,7 @@ def pod(
         str, typer.Argument(metavar="NAME|UID", help="name or UID of the Pod; the latest Pod of a name is shown")
     ],
     as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Explain one runner Pod: how it ended, which jobs it had, and why.
 
@@ -105,12 +106,13 @@ def pod(
     if as_json:
         print_json(found)
         return
-    typer.echo(f"{plain(found['name'])} (uid {found['uid'] or 'not known yet'}), pool {plain(found['pool'])}")
+    print_text(f"{found['name']} (uid {found['uid'] or 'not known yet'}), pool {found['pool']}")
     print_summary(found["why"])
-    typer.echo(f"Jobs: {', '.join(_jobs(found)) or 'none'}\n")
-    print_checks(found["why"]["checks"])
+    print_text(f"Jobs: {', '.join(_jobs(found)) or 'none'}")
     typer.echo()
-    print_timeline(found["timeline"])
+    print_checks(found["why"]["checks"], wide=wide)
+    typer.echo()
+    print_timeline(found["timeline"], wide=wide)
 
 
 def _told(db: Connection, pod: str) -> dict[str, Any] | None:

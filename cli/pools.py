@@ -13,7 +13,7 @@ import typer
 
 from cli import remote
 from cli.output import Json, Limit, age, fail, given_id, print_json, query
-from cli.tables import Column, Form, Kind, listed, plain, print_names, print_note, print_table
+from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_note, print_table, print_text
 from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from rules.pools.pod_states import COUNTED_WITHIN
@@ -116,7 +116,9 @@ def list_(
 
 @app.command("show")
 def show(
-    pool: Annotated[str, typer.Argument(metavar="NAME|ID", help="name or id of the pool")], as_json: Json = False
+    pool: Annotated[str, typer.Argument(metavar="NAME|ID", help="name or id of the pool")],
+    as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Show one pool: what is in its way, its Pods, its jobs and its conditions.
 
@@ -136,13 +138,14 @@ def show(
     if as_json:
         print_json(found)
         return
-    typer.echo(f"{plain(found['name'])} (id {found['id']}) in namespace {found['namespace']}: {found['state']}")
+    print_text(f"{found['name']} (id {found['id']}) in namespace {found['namespace']}: {found['state']}")
     print_summary(found["why"])
-    typer.echo(f"Replicas: {found['replicas']}, {_scaling(found)}")
-    typer.echo(f"Size:     {found['vcpu']:g} vCPU, {found['memory_gib']:g} GiB")
-    typer.echo(f"Image:    {plain(found['image'])}")
-    typer.echo(f"Labels:   {plain(', '.join(found['labels']))}\n")
-    print_checks(found["why"]["checks"])
+    print_text(f"Replicas: {found['replicas']}, {_scaling(found)}")
+    print_text(f"Size: {found['vcpu']:g} vCPU, {found['memory_gib']:g} GiB")
+    print_text(f"Image: {found['image']}")
+    print_text(f"Labels: {', '.join(found['labels'])}")
+    typer.echo()
+    print_checks(found["why"]["checks"], wide=wide)
     typer.echo()
     print_table(
         ("condition", "status", "reason", "since", Column("message", Kind.TEXT)),
@@ -158,6 +161,7 @@ def show(
             for each in found["conditions"]
         ),
         empty="no conditions",
+        wide=wide,
     )
 
 

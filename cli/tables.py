@@ -121,8 +121,15 @@ def print_table(
 
 def print_note(text: str) -> None:
     """Print a note about a table on stderr. If stderr is a terminal, lines break between words."""
-    lines = wrap(plain(text), shutil.get_terminal_size().columns) if sys.stderr.isatty() else [plain(text)]
-    typer.echo("\n".join(lines), err=True)
+    print_text(text, err=True)
+
+
+def print_text(text: str, *, indent: str = "", err: bool = False) -> None:
+    """Print a text on stdout or stderr. If this is a terminal, lines break between words and begin with `indent`."""
+    line, stream = plain(text), sys.stderr if err else sys.stdout
+    terminal = stream.isatty()
+    lines = wrap(line, max(LEAST_TEXT, shutil.get_terminal_size().columns - len(indent))) if terminal else [line]
+    typer.echo("\n".join(indent + each for each in lines), err=err)
 
 
 def lay_out(

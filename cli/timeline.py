@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import typer
-
-from cli.tables import Column, Kind, plain, print_table
+from cli.tables import Column, Kind, print_table, print_text
 
 
 def print_timeline(moments: Iterable[dict[str, Any]], *, wide: bool = False) -> None:
@@ -54,6 +52,6 @@ def print_checks(checks: Sequence[Mapping[str, Any]], *, wide: bool = False) -> 
 
 def print_summary(why: Mapping[str, Any]) -> None:
     """Print the first problem of an explanation, and what helps."""
-    typer.echo(plain(why["summary"]))
+    print_text(why["summary"])
     if why["cure"] is not None:
-        typer.echo(f"What helps: {plain(why['cure'])}")
+        print_text(f"What helps: {why['cure']}")

@@ -79,6 +79,7 @@ def of_pod(
     ).one()
     quiet = unresponsive.quiet_pods(db, [pod.uid], now=now) if pod.uid is not None else []
     executed = next(iter(story.executions), None)
+    started = next((each for each in reversed(story.events) if each.transition == "execute"), None)
     facts = PodFacts(
         pool=row.name,
         workload=row.workload,
@@ -99,6 +100,7 @@ def of_pod(
         if executed is None
         else Executed(executed.job_id, executed.runner_name, executed.started_at, executed.ended_at),
         end=None if pod.pod_over is None else pod_ends.end_of(pod),
+        started=None if started is None else (started.why, started.at),
     )
     periods = Periods(sweep=timings.sweep_every, resume=timings.resume_every, reconcile=timings.pools_every)
     return diagnoses.of_pod(facts, periods=periods, now=now)

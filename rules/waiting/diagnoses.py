@@ -74,6 +74,8 @@ class PodFacts:
     - `delivered`: a JIT was delivered to the Pod.
     - `quiet_until`: the Pod counts as unresponsive after this time. None if it polls, or if this rule does not apply.
     - `stuck`: the sweep `gone_nodes` checks whether the Pod must be deleted by force.
+    - `started`: the last event of its claims that a job started, in words and with its time. None if there is none.
+      A claim that ended before its job has the event, but the execution does not refer to it any more.
     - `end`: None if the end is hidden from the reader.
     - `volume_reclaim`: None if the runners of the pool have no volumes.
     """
@@ -95,6 +97,7 @@ class PodFacts:
     stuck: bool
     executed: Executed | None
     end: PodEnd | None
+    started: tuple[str, datetime] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,9 @@ def _runner(pod: PodFacts) -> Finding:
         what = "executes" if job.ended_at is None else "executed"
         words = f"{job.runner} {what} job {job.job_id}"
         return Finding("runner", Result.PASSED, words, Source.GITHUB, job.ended_at or job.started_at)
+    if pod.started is not None:
+        words, at = pod.started
+        return Finding("runner", Result.PASSED, words, Source.GITHUB, at)
     words = "GitHub has reported no job of its runner" if pod.delivered else "the Pod never got a runner's credential"
     return Finding("runner", Result.OPEN, words, Source.GITHUB)
 

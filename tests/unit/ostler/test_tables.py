@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from cli.tables import GAP, Column, Form, Kind, form_of, lay_out, plain, print_table, shorten
+from cli.tables import GAP, Column, Form, Kind, form_of, lay_out, plain, print_table, print_text, shorten
 
 JOBS = (
     Column("job"),
@@ -88,6 +88,19 @@ def test_terminal_is_told_which_columns_are_left_out(
     print_table(JOBS, [ROW], empty="no jobs", wide=True)
     assert ROW[2] in terminal.getvalue()
     assert capsys.readouterr().err == ""
+
+
+def test_text_breaks_between_words_only_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "one two three four five six seven eight"
+    print_text(text)
+    assert capsys.readouterr().out == f"{text}\n"
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_text(text, indent="  ")
+    assert terminal.getvalue() == "  one two three four five six\n  seven eight\n"
 
 
 def test_forms_exclude_each_other() -> None:

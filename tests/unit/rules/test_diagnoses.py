@@ -72,6 +72,11 @@ def test_warm_pod_has_no_problem_and_shows_each_source() -> None:
     assert finding(found, "next").evidence == "nothing: the Pod waits for a job"
 
 
+def test_pod_whose_claim_ended_before_its_job_shows_that_the_job_started() -> None:
+    found = finding(pod(delivered=True, started=("job 100 started on small-1-ab", NOW)), "runner")
+    assert (found.result, found.evidence, found.at) == (Result.PASSED, "job 100 started on small-1-ab", NOW)
+
+
 @pytest.mark.parametrize(
     ("end", "words"),
     [

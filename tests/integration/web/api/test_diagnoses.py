@@ -51,6 +51,22 @@ def test_pod_is_explained_from_its_four_sources(stage: Stage) -> None:
     assert {each["source"] for each in ended["checks"]} == {"postgres", "kubernetes", "github", "pod"}
 
 
+def test_pod_shows_the_job_that_started_on_it_after_its_claim_ended(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.account()
+    stage.job(100, pool_id=pool_id)
+    claim = add_claim(stage.engine, pool_id, 100, account_id=7, runner="small-1-r")
+    stage.execute(
+        """
+        INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why)
+        VALUES (:id, now(), 'execute', 'delivered', 'executing', 'web', 'job 100 started on small-1-r')
+        """,
+        id=claim,
+    )
+    (row,) = stage.execute("SELECT uid FROM runner_pods")
+    assert explained(stage, f"pods/{row.uid}")["runner"]["evidence"] == "job 100 started on small-1-r"
+
+
 def test_pod_that_polls_no_more_and_pod_on_a_gone_node_name_their_sweep(stage: Stage) -> None:
     pool_id = stage.pool()
     stage.execute(
