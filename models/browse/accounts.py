@@ -30,7 +30,10 @@ class AccountFilter:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Numbers of queued jobs without and with a hold, and the queue time of the oldest job without a hold."""
+    """Numbers of queued jobs without and with a hold.
+
+    `oldest_queued_at` is the queue time of the oldest job without a hold. If all are held, it is that of the oldest.
+    """
 
     queued: int = 0
     held: int = 0
@@ -92,7 +95,7 @@ def _stories(db: Connection, accounts: Sequence[Row[Any]]) -> Sequence[AccountSt
         text("""
             SELECT account_id, count(*) FILTER (WHERE hold_reason IS NULL) AS queued,
                    count(*) FILTER (WHERE hold_reason IS NOT NULL) AS held,
-                   min(queued_at) FILTER (WHERE hold_reason IS NULL) AS oldest_queued_at
+                   coalesce(min(queued_at) FILTER (WHERE hold_reason IS NULL), min(queued_at)) AS oldest_queued_at
             FROM jobs WHERE account_id = ANY(:ids) AND state = 'queued' GROUP BY account_id
         """),
         {"ids": ids},

@@ -33,7 +33,7 @@ from rules.pools.failing_calls import lasting
 from rules.routing.access import Access
 from rules.routing.holds import HoldReason
 from rules.waiting.closest import closest_pool
-from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts
+from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts, TopAccount
 from rules.waiting.jobs import explain
 from rules.waiting.steps import Explanation
 
@@ -311,7 +311,8 @@ def pool_facts(
     """Return the facts about a pool, for the explanation of the job `job_id` or of the pool itself.
 
     `accounts` contains the ids of the accounts that the caller may see. If the pool has a brake, the failed runners of
-    other accounts are left out of the facts about the brake.
+    other accounts are left out of the facts about the brake. The account with the most Pods is left out if the caller
+    may not see it.
     """
     row = db.execute(
         text("""
@@ -329,6 +330,19 @@ def pool_facts(
         """),
         {"id": pool_id, "job": job_id},
     ).one()
+    top = db.execute(
+        text("""
+            SELECT a.id, a.login, t.pods,
+                   (SELECT count(*) FROM jobs j
+                    WHERE j.account_id = a.id AND j.pool_id = :id AND j.state = 'queued'
+                      AND j.hold_reason IS NULL) AS queued
+            FROM (SELECT account_id, count(*) AS pods FROM claims
+                  WHERE pool_id = :id AND ended_at IS NULL AND purpose = 'job'
+                  GROUP BY account_id ORDER BY 2 DESC, 1 LIMIT 1) t
+            JOIN accounts a ON a.id = t.account_id
+        """),
+        {"id": row.id},
+    ).one_or_none()
     pods = offered(db, row.id, now=now)
     brake = runner_failures.read(db, row.id, row.template_hash)
     starts = starts_of(row)
@@ -342,6 +356,9 @@ def pool_facts(
         deleted=row.deleted,
         rerouting=row.rerouting,
         taken=row.taken,
+        top=None
+        if top is None or (accounts is not None and top.id not in accounts)
+        else TopAccount(top.login, top.pods, top.queued),
         warm=pods.free,
         silent=pods.silent,
         autoscaled=row.autoscaled,

@@ -282,7 +282,7 @@ def of_pool(
         Finding("fleet", Result.WAITS if fleet else Result.PASSED, fleet or "nothing stops it", Source.POSTGRES),
         Finding(
             "queue",
-            Result.PASSED,
+            Result.OPEN if queue.held else Result.PASSED,
             f"{queue.queued} queued and {queue.held} held jobs",
             Source.POSTGRES,
             queue.oldest_queued_at,
@@ -398,7 +398,6 @@ def of_account(account: AccountFacts) -> Diagnosis:
             else None,
         ),
         _share(account),
-        Finding("queue", Result.PASSED, f"{account.queued} queued and {account.held} held jobs", Source.POSTGRES),
     ]
     if account.oldest is not None:
         job_id, queued_at, why = account.oldest
@@ -413,6 +412,17 @@ def of_account(account: AccountFacts) -> Diagnosis:
                 why.cure,
             )
         )
+    checks.append(
+        Finding(
+            "queue",
+            Result.WAITS if account.held else Result.PASSED,
+            f"{account.queued} queued and {account.held} held jobs",
+            Source.POSTGRES,
+            cure=f"`ostler jobs --held --account {account.id}` shows the reason of each hold."
+            if account.held
+            else None,
+        )
+    )
     return Diagnosis.of(checks, otherwise="No job of this account waits.")
 
 

@@ -30,10 +30,24 @@ class RegisteredRunners:
 
 
 @dataclass(frozen=True, slots=True)
+class TopAccount:
+    """The account with the most live job claims in a pool, and how many jobs of it are queued there without a hold."""
+
+    login: str
+    pods: int
+    queued: int
+
+    def describe(self) -> str:
+        """Return the numbers in words."""
+        return f"{self.pods} of {self.login}" + (f", which has {self.queued} more queued" if self.queued else "")
+
+
+@dataclass(frozen=True, slots=True)
 class PoolFacts:
     """The pool of a job.
 
     `warm` is the number of warm Pods that the matcher can use, and `taken` the number of Pods with a live job claim.
+    `top` is None if no Pod has a job, or if the account is hidden from the reader.
     """
 
     id: int
@@ -81,6 +95,7 @@ class PoolFacts:
     """
     runners: RegisteredRunners | None = None
     """The runners of a persistent pool, or None if the pool's runners run one job."""
+    top: TopAccount | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ def why_no_pod(pool: PoolFacts) -> tuple[str, str]:
     if pool.gated is not None:
         return pool.gated[:1].lower() + pool.gated[1:], _GATED_CURE
     counts = f"{pool.taken} of {pool.replicas} Pods have a job"
+    counts += "" if pool.top is None else f": {pool.top.describe()}"
     if pool.taken < pool.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}{_starts(pool)}", (

@@ -90,7 +90,8 @@ class NewAccess(BaseModel):
 class AccountJobs(Shown):
     """The numbers of queued and held jobs of the account.
 
-    `oldest_queued_at` is the time at which the oldest job without a hold was queued.
+    `oldest_queued_at` is the time at which the oldest job without a hold was queued. If all queued jobs are held, it is
+    the time of the oldest of them.
     """
 
     queued: int

@@ -356,7 +356,7 @@ def test_pool_show_has_the_numbers_the_jobs_and_the_conditions(operator: Operato
     (listed,) = operator.json("pool", "list")
     found = operator.json("pool", "show", "linux")
     why = found.pop("why")
-    assert why["summary"] == "No Pod is warm: 1 of 1 Pods have a job."
+    assert why["summary"] == "No Pod is warm: 1 of 1 Pods have a job: 1 of acme, which has 1 more queued."
     assert why["cure"].startswith("Wait until one of these jobs ends, or make the pool larger.")
     for pool in (listed, found):
         assert pool["status"].pop("age_seconds") in range(4, 60)

@@ -201,6 +201,14 @@ ACCOUNT = AccountFacts(
 FULL = Usage(count=2, vcpu_millicores=4000, memory_mib=8192)
 
 
+def test_held_jobs_of_an_account_are_a_problem_of_its_queue() -> None:
+    found = of_account(replace(ACCOUNT, queued=0, held=3))
+    assert found.summary == "0 queued and 3 held jobs."
+    assert found.cure == "`ostler jobs --held --account 7` shows the reason of each hold."
+    assert finding(found, "queue").result is Result.WAITS
+    assert finding(of_account(ACCOUNT), "queue").result is Result.PASSED
+
+
 def test_account_is_explained_by_its_first_problem() -> None:
     why = Explanation(WaitsFor.POD, "No Pod is warm.", "Wait.", ahead=0)
     waiting = replace(ACCOUNT, queued=3, share=0.25, oldest=(100, NOW, why))

@@ -28,7 +28,7 @@ from rules.pools.starts import Trouble
 from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels
 from rules.waiting.closest import closest_pool
-from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts, RegisteredRunners
+from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts, RegisteredRunners, TopAccount
 from rules.waiting.jobs import explain
 from rules.waiting.steps import Explanation, WaitsFor
 
@@ -363,6 +363,12 @@ def test_a_budget_that_admits_just_one_job_is_waited_for() -> None:
     just = replace(JOB, budget=Budget(1, 2000, 4096), usage=Usage(1, 2000, 4096))
     assert "Wait until a Pod of the account ends" in (explain(just).cure or "")
     assert "uses 1 of 1 jobs, 2 of 2 vCPU and 4 of 4 GiB, and this job needs 2 vCPU and 4 GiB" in explain(just).summary
+
+
+def test_account_with_the_most_pods_of_a_full_pool_is_named() -> None:
+    full = no_pod(replicas=7, taken=7, top=TopAccount("acme", 7, 18)).summary
+    assert "7 of 7 Pods have a job: 7 of acme, which has 18 more queued" in full
+    assert no_pod(replicas=7, taken=7, top=TopAccount("acme", 4, 0)).summary.endswith("a job: 4 of acme.")
 
 
 def test_a_pool_of_one_pod_is_no_pool_of_none() -> None:

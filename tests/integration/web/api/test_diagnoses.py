@@ -122,3 +122,32 @@ def test_token_of_an_account_sees_no_node_and_no_share(stage: Stage) -> None:
     assert "node-7" in str(explained(stage, f"pods/{row.uid}"))
     assert "node-7" not in str(explained(stage, f"pods/{row.uid}", token=token))
     assert "% of the weights" not in str(explained(stage, "accounts/7", token=token))
+
+
+def test_account_that_has_the_pods_is_named_only_to_who_may_see_it(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.account(7, "acme")
+    stage.account(8, "globex")
+    stage.job(100, pool_id=pool_id, account_id=8)
+    stage.job(101, pool_id=pool_id, account_id=8)
+    add_claim(stage.engine, pool_id, 100, account_id=8)
+    stage.execute("UPDATE jobs SET state = 'claimed' WHERE id = 100")
+    stage.job(102, pool_id=pool_id, account_id=7)
+    words = "Pods have a job: 1 of globex, which has 1 more queued"
+    assert words in stage.get("/jobs/102/explanation").json()["summary"]
+    assert words in str(explained(stage, "accounts/7"))
+    token = stage.token(TokenScope.READ, accounts=[7])
+    assert "Pods have a job" in str(explained(stage, "accounts/7", token=token))
+    for path in ("accounts/7", "jobs/102"):
+        answer = stage.client.call("GET", f"/api/v1/{path}", token=token)
+        assert answer.status_code == 200
+        assert "globex" not in answer.text
+
+
+def test_account_with_only_held_jobs_has_an_oldest_wait_and_a_problem(stage: Stage) -> None:
+    stage.account(7, "acme")
+    stage.job(100)
+    stage.execute("UPDATE jobs SET hold_reason = 'no_pool'")
+    found = stage.get("/accounts/7").json()
+    assert found["jobs"]["oldest_queued_at"] is not None
+    assert found["why"]["summary"] == "0 queued and 1 held jobs."
