@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from cli.output import age, print_json, query
-from cli.tables import Column, Form, Kind, listed, print_names, print_table
+from cli.tables import Column, Form, Kind, listed, print_names, print_table, print_text
 from ostler.clock import utcnow
+from rules.upstream.gates import CallCounts, what_now
 
 
 @listed
 def gates(form: Form) -> None:
     """List the gates of GitHub and Kubernetes. A tripped gate stops reaping and scaling, but never dispatch."""
+    from models.browse.fleet import account_lines
     from models.upstream import gates as rows
 
     now = utcnow()
-    found = query(rows.read)
+    found, lines = query(lambda db: (rows.read(db), account_lines(db)))
     if form is Form.JSON:
         print_json(list(found))
         return
@@ -47,3 +49,9 @@ def gates(form: Form) -> None:
         empty="no gates",
         wide=form is Form.WIDE,
     )
+    for line in what_now(
+        tripped=[row.upstream for row in found if not row.open],
+        failing=[(row.upstream, CallCounts(row.calls, row.errors)) for row in found],
+        held=sum(each.held for each in lines),
+    ):
+        print_text(line)

@@ -70,9 +70,9 @@ def asked_for(
 def describe(kind: str, key: str) -> str:
     """Return a phrase that names the jobs that a backoff affects."""
     if kind != RUNNER_GROUP:
-        return f"{kind} {key}"
+        return f"{kind} id {key}" if kind == "installation" else f"{kind} {key}"
     installation, _, group = key.partition("/")
-    return f"runner group {group} of installation {installation}"
+    return f"runner group {group} of installation id {installation}"
 
 
 _UNANSWERED = (

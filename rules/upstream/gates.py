@@ -10,6 +10,7 @@ gate does not change.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 
@@ -70,6 +71,26 @@ def judge(gate: Gate, counts: CallCounts, *, rule: GateRule, roll: float) -> Gat
         return replace(gate, healthy_checks=0)
     good = gate.healthy_checks + 1
     return Gate() if good >= gate.needs else replace(gate, healthy_checks=good)
+
+
+def what_now(*, tripped: Sequence[str], failing: Sequence[tuple[str, CallCounts]], held: int) -> Sequence[str]:
+    """Return sentences for an operator: which calls fail now, and what follows from the tripped gates.
+
+    `tripped` are the names of the upstreams with a tripped gate, and `held` is the number of held jobs.
+    """
+    found = [
+        f"{name}: {counts.errors} of {counts.calls} calls of the last minute failed."
+        for name, counts in failing
+        if counts.errors
+    ]
+    if tripped:
+        jobs = "1 queued job is held" if held == 1 else f"{held} queued jobs are held"
+        status = " If github.com is down, https://www.githubstatus.com says so." if "github" in tripped else ""
+        found.append(
+            f"Running jobs go on, and {jobs}. There is nothing to do: a gate recovers by itself, one to three minutes "
+            f"after its upstream.{status}"
+        )
+    return found
 
 
 def why_closed(counts: CallCounts) -> str:

@@ -395,6 +395,16 @@ def test_status_that_nobody_confirms_is_reported_as_old(operator: Operator) -> N
     assert "5m" in done.stdout
 
 
+def test_gates_say_what_follows_from_a_tripped_gate(operator: Operator) -> None:
+    operator.execute("UPDATE jobs SET hold_reason = 'no_pool' WHERE id = 12")
+    operator.execute(
+        "INSERT INTO gates (upstream, closed_at, why, calls, errors) VALUES ('github', now(), '9 of 9', 12, 9)"
+    )
+    *_, calls, now = operator.run("gates").stdout.splitlines()
+    assert calls == "github: 9 of 12 calls of the last minute failed."
+    assert now.startswith("Running jobs go on, and 2 queued jobs are held. There is nothing to do")
+
+
 @pytest.mark.parametrize(
     ("obstacle", "state", "words"),
     [

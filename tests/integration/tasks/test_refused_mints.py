@@ -229,7 +229,7 @@ def test_held_jobs_say_what_github_said(clusterless: Stage, github: RefusingGitH
 
     run_mint(clusterless, 1)
 
-    told = f"runner group 2 of installation 501: GitHub answers 403 to a mint: {IP_LIST}"
+    told = f"runner group 2 of installation id 501: GitHub answers 403 to a mint: {IP_LIST}"
     details = [row.hold_detail for row in clusterless.rows("SELECT hold_detail FROM jobs ORDER BY id")]
     assert details == [told, told]
     assert [row.reason for row in backoffs(clusterless)] == [f"GitHub answers 403 to a mint: {IP_LIST}"]

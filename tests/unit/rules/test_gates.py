@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rules.upstream.gates import CallCounts, Gate, GateRule, judge
+from rules.upstream.gates import CallCounts, Gate, GateRule, judge, what_now
 
 RULE = GateRule()
 
@@ -106,3 +106,14 @@ def test_a_share_at_a_threshold_closes_and_opens() -> None:
     assert closed == Gate(closed=True, needs=RULE.healthy_checks)
     assert judge(closed, CallCounts(calls=10, errors=2), rule=RULE, roll=0).healthy_checks == 1
     assert judge(closed, CallCounts(calls=100, errors=21), rule=RULE, roll=0).healthy_checks == 0
+
+
+def test_gates_say_which_calls_fail_and_that_a_tripped_gate_recovers() -> None:
+    assert what_now(tripped=(), failing=[("github", CallCounts(9, 0))], held=3) == []
+    counting = what_now(tripped=(), failing=[("github", CallCounts(9, 2))], held=3)
+    assert counting == ["github: 2 of 9 calls of the last minute failed."]
+    (now,) = what_now(tripped=["github"], failing=(), held=1)
+    assert now.startswith("Running jobs go on, and 1 queued job is held. There is nothing to do")
+    assert "githubstatus.com" in now
+    (other,) = what_now(tripped=["kubernetes"], failing=(), held=0)
+    assert "githubstatus.com" not in other

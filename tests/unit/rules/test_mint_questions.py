@@ -47,7 +47,8 @@ def test_group_named_like_a_number_has_a_key_of_its_own() -> None:
     [
         ("account", "7", "account 7"),
         ("repository", "acme/app", "repository acme/app"),
-        ("runner_group", "5/'a/b'", "runner group 'a/b' of installation 5"),
+        ("runner_group", "5/'a/b'", "runner group 'a/b' of installation id 5"),
+        ("installation", "503", "installation id 503"),
     ],
 )
 def test_backoff_is_described(kind: str, key: str, told: str) -> None:
