@@ -10,7 +10,7 @@ from cli import remote
 from cli.output import Limit, Since, age, object_of, print_json, print_more, query, since_of
 from cli.tables import Column, Form, Kind, listed, print_names, print_table
 from ostler.clock import utcnow
-from rules.changes import ChangeKind, in_words
+from rules.changes import ChangeKind, in_short, in_words
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -64,7 +64,7 @@ def _print(form: Form, *, since: datetime | None, kind: ChangeKind | None, objec
     if form is Form.NAME:
         print_names(row["id"] for row in rows)
         return
-    now = utcnow()
+    now, words = utcnow(), in_words if form is Form.WIDE else in_short
     print_table(
         (
             Column("id", drop=3),
@@ -86,7 +86,7 @@ def _print(form: Form, *, since: datetime | None, kind: ChangeKind | None, objec
                 row["who"],
                 row["via"],
                 row["database_user"],
-                in_words(row["old"], row["new"]),
+                words(row["old"], row["new"]),
                 row["why"],
             )
             for row in rows

@@ -65,6 +65,7 @@ def list_(
         return
     if general:
         print_note(general)
+    wrong = ["" if each["trouble"] == general else each["trouble"] for each in found]  # `general` is above the table
     oldest = COUNTED_WITHIN.total_seconds()
     if old := [each["name"] for each in found if each["status"] and each["status"]["age_seconds"] > oldest]:
         print_note(
@@ -78,10 +79,10 @@ def list_(
             Column("labels", Kind.TEXT, drop=12),
             Column("scaling", Kind.TEXT, drop=13),
             "replicas",
-            Column("pods", drop=8),
+            Column("pods", drop=9),
             Column("starting", drop=4),
             "warm",
-            Column("reserved", drop=9),
+            Column("reserved", drop=8),
             "busy",
             Column("other", Kind.TEXT, drop=5),
             "queued",
@@ -89,7 +90,7 @@ def list_(
             Column("oldest", drop=6),
             "state",
             Column("status age", drop=10),
-            Column("what is wrong", Kind.TEXT),
+            Column("what is wrong", Kind.TEXT, drop=None if any(wrong) else 14),
         ),
         (
             (
@@ -105,9 +106,9 @@ def list_(
                 age(each["counts"]["oldest_queued_at"], now=now),
                 each["state"],
                 _status_age(each, now=now),
-                "" if each["trouble"] == general else each["trouble"],  # it is above the table
+                trouble,
             )
-            for each in found
+            for each, trouble in zip(found, wrong, strict=True)
         ),
         empty="no pools",
         wide=form is Form.WIDE,

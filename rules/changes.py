@@ -56,6 +56,13 @@ def in_words(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}: {_word(old.get(name))} → {_word(new[name])}" for name in sorted(new))
 
 
+def in_short(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the change as `in_words`, or only the replicas and the image if a pool was created."""
+    if not {"replicas", "image"} <= new.keys() or any(old.get(name) is not None for name in new):
+        return in_words(old, new)
+    return f"created: {new['replicas']} replicas, image {new['image']}"
+
+
 def _word(value: Any) -> str:
     if value is None:
         return "-"

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from cli import pools
 from cli.tables import GAP, Column, Form, Kind, form_of, lay_out, plain, print_table, print_text, shorten
 
 JOBS = (
@@ -101,6 +102,24 @@ def test_text_breaks_between_words_only_on_a_terminal(
     monkeypatch.setattr(sys, "stdout", terminal)
     print_text(text, indent="  ")
     assert terminal.getvalue() == "  one two three four five six\n  seven eight\n"
+
+
+def test_pool_list_drops_an_empty_column_of_problems_before_the_numbers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    counts = {"queued": 0, "held": 0, "oldest_queued_at": None}
+    pool = {"id": 1, "name": "small", "labels": ["linux"], "autoscaled": False, "replicas": 14}
+    pool |= {"status": None, "state": "ready", "counts": counts, "trouble": ""}
+    for trouble in ("", "no node accepts its Pods"):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(pools, "query", lambda _, trouble=trouble: ([pool | {"trouble": trouble}], None))
+        pools.list_(as_json=False, wide=False, output=None, why=False, everything=False, limit=50)
+        head = terminal.getvalue().splitlines()[0]
+        assert ("what is wrong" in head) == bool(trouble)
+        assert ("held" in head) == (not trouble)
+    assert "--wide shows them" in capsys.readouterr().err
 
 
 def test_forms_exclude_each_other() -> None:
