@@ -208,7 +208,10 @@ def repairs(
     if form is Form.NAME:
         print_names(row.id for row in page.rows)
         return
-    _print_repairs(page.rows, wide=form is Form.WIDE)
+    empty = "no repairs"
+    if wanted == RepairFilter(since=begin, kills=True):
+        empty = "no repair deleted anything" + ("" if begin is None else f" since {begin:%Y-%m-%d %H:%M} UTC")
+    _print_repairs(page.rows, empty=empty, wide=form is Form.WIDE)
     print_next_page(page)
 
 
@@ -222,7 +225,7 @@ def print_summary(rows: Sequence[Row[Any]], *, since: datetime, wide: bool = Fal
     )
 
 
-def _print_repairs(rows: Any, *, wide: bool = False) -> None:
+def _print_repairs(rows: Any, *, empty: str = "no repairs", wide: bool = False) -> None:
     now = utcnow()
     print_table(
         (
@@ -256,7 +259,7 @@ def _print_repairs(rows: Any, *, wide: bool = False) -> None:
             )
             for row in rows
         ),
-        empty="no repairs",
+        empty=empty,
         wide=wide,
     )
 

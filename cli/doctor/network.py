@@ -10,7 +10,7 @@ from deploys.network_reach import Network, Pod, Ports, reach
 from deploys.selectors import Malformed
 from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
 from k8s_adapters.own_addresses import OwnAddresses, list_policies, own_addresses
-from ostler.errors import Forbidden
+from ostler.errors import Forbidden, Gone
 
 SHOWN = 5
 """Maximum number of addresses in one message."""
@@ -33,6 +33,8 @@ def _network_of(context: Context, namespace: str) -> Verdict:
         )
     except Forbidden:
         return unknown("this identity is not allowed to read NetworkPolicies", "run the command as an administrator")
+    except Gone:
+        return ok("this API server has no NetworkPolicies, so no check of jobs is possible")
     except Malformed as error:
         return unknown(f"a NetworkPolicy of {namespace} is malformed: {error}", "correct this NetworkPolicy")
     job = Pod("job", namespace, {POOL_LABEL: "any", OWNER_LABEL: "1"}, {})

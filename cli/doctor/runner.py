@@ -43,7 +43,9 @@ def _run_check(found: dict[int, Verdict], number: int, check: Check, context: Co
     except StoreUnreachable as error:
         found[number] = unknown(f"not checked: {error}", "correct the failed checks first")
     except UpstreamError as error:
-        found[number] = unknown(f"not checked: {error}", "correct the failed checks of this family first")
+        found[number] = unknown(
+            f"not checked: {error}", "correct the failed checks of this family first, if there are any"
+        )
     except Exception as error:  # noqa: BLE001  a bug in one check must not stop the others
         # The message shows only the class and the place, because the text might contain a row (law L13).
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -395,6 +395,12 @@ def test_status_that_nobody_confirms_is_reported_as_old(operator: Operator) -> N
     assert "5m" in done.stdout
 
 
+def test_no_destructive_repair_is_told_in_a_sentence(operator: Operator) -> None:
+    found = operator.run("repairs", "--destructive", "--since", "2026-01-01").stdout
+    assert found == "no repair deleted anything since 2026-01-01 00:00 UTC\n"
+    assert operator.run("repairs", "--destructive", "--failed").stdout == "no repairs\n"
+
+
 def test_gates_say_what_follows_from_a_tripped_gate(operator: Operator) -> None:
     operator.execute("UPDATE jobs SET hold_reason = 'no_pool' WHERE id = 12")
     operator.execute(

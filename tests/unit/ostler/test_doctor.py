@@ -298,7 +298,7 @@ CASES: list[tuple[Callable[..., Verdict], dict[str, Any], Outcome, str]] = [
     (runners.runner_version, {"rows": rows(versions={"small": "2.3.4", "gone": "1.0.0"})}, OK, "runner 2.3.4 until"),
     (runners.runner_version, {"installations": installed(organization=False)}, DUNNO, "organisation"),
     (github.mints, {}, OK, "refuses no request"),
-    (github.mints, {"rows": rows(backoffs=(IP_LIST,))}, WARN, "installation 5: GitHub answers 403: IP allow list"),
+    (github.mints, {"rows": rows(backoffs=(IP_LIST,))}, WARN, "installation id 5: GitHub answers 403: IP allow list"),
     (github.mints, {"rows": rows(backoffs=(IP_LIST, IP_LIST, IP_LIST))}, WARN, "; 2 more"),
     (github.mints, {"rows": rows(needed="0020")}, DUNNO, "do not fit"),
     (fleet.beats, {}, OK, "ago"),
@@ -356,6 +356,7 @@ NETWORK = [
     (policed("35.1.1.0/31", *PRIVATE_V4), WARN, "clusterAddresses"),
     (policed("35.1.1.0/30", *PRIVATE_V4[1:]), WARN, "private addresses: 0.0.0.0/8"),
     (policed(networkpolicies={"items": []}), WARN, "no NetworkPolicy"),
+    (policed(networkpolicies=Gone("404")), OK, "this API server has no NetworkPolicies"),
     (policed(networkpolicies=Forbidden("403")), DUNNO, "not allowed to read NetworkPolicies"),
     (policed(*OWN, endpointslices=Forbidden("403")), DUNNO, "not allowed to read endpoint slices"),
 ]
