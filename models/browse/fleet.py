@@ -25,7 +25,8 @@ class PoolLine:
     `queued` and `held` count queued jobs without and with a hold. `oldest_queued_at` is the queue time of the oldest
     job without a hold, and `oldest_dispatchable_at` of the oldest of these jobs whose account has budget for one more
     Pod of the pool. `pods` are the numbers that the reconciler counted at `counted_at`, or None before its first run.
-    `problem` is the message of the condition that makes the pool Degraded, or None.
+    `problem` is the message of the condition that makes the pool Degraded, and `outdated` that of RunnerOutdated, or
+    None.
     """
 
     id: int
@@ -41,6 +42,7 @@ class PoolLine:
     pods: Mapping[PodState, int] | None
     counted_at: datetime | None
     problem: str | None
+    outdated: str | None = None
 
     def is_old(self, *, now: datetime) -> bool:
         """Return True if the reconciler has not counted the Pods lately, or never."""
@@ -140,7 +142,8 @@ def pool_lines(db: Connection) -> Sequence[PoolLine]:
             oldest_dispatchable_at=row.dispatchable_at,
             pods=None if row.status is None else {each: row.status.get(each, 0) for each in PodState},
             counted_at=row.counted_at,
-            problem=_problem(row.status),
+            problem=_message(row.status, "Degraded"),
+            outdated=_message(row.status, "RunnerOutdated"),
         )
         for row in db.execute(_POOLS)
     ]
@@ -155,9 +158,9 @@ def account_lines(db: Connection, *, accounts: Collection[int] | None = None) ->
     return [AccountLine(*row) for row in rows]
 
 
-def _problem(status: Mapping[str, object] | None) -> str | None:
+def _message(status: Mapping[str, object] | None, condition: str) -> str | None:
     conditions = (status or {}).get("conditions")
     for each in conditions if isinstance(conditions, list) else ():
-        if each.get("type") == "Degraded" and each.get("status") == "True":
+        if each.get("type") == condition and each.get("status") == "True":
             return str(each.get("message"))
     return None

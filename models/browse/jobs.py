@@ -312,7 +312,7 @@ def pool_facts(
 
     `accounts` contains the ids of the accounts that the caller may see. If the pool has a brake, the failed runners of
     other accounts are left out of the facts about the brake. The account with the most Pods is left out if the caller
-    may not see it.
+    must not see it.
     """
     row = db.execute(
         text("""

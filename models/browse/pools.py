@@ -216,7 +216,7 @@ def _trouble(pool: Row[Any], rows: _Troubles) -> str:
     """Return the problem of a pool, or the progress of its drain. Return an empty text if there is no problem.
 
     If a pool has several problems, the first of these is returned: its conditions, held jobs, Pods that outlive their
-    runners.
+    runners, an outdated runner.
     """
     if pool.draining:
         draining = [each for each in pool.conditions if (each["type"], each["status"]) == ("Draining", "True")]
@@ -234,7 +234,8 @@ def _trouble(pool: Row[Any], rows: _Troubles) -> str:
             f"PodsOutliveRunners: {rows.outlived} Pods ended poller and runner in the last hour while another "
             "container continued to run; Ostler deletes them"
         )
-    return ""
+    outdated = [each["message"] for each in pool.conditions if each["type"] == "RunnerOutdated"]
+    return f"RunnerOutdated: {outdated[0]}" if outdated else ""
 
 
 def pool_names(db: Connection, name: str) -> list[int]:

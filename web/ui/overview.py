@@ -72,6 +72,11 @@ def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention
         if each.problem is not None
     ]
     found += [
+        Attention(f"The runner of pool {each.name} is outdated", each.outdated, f"#pool-{each.id}")
+        for each in pools
+        if each.outdated is not None
+    ]
+    found += [
         Attention(
             f"The numbers of pool {each.name} are old",
             "Its Pods were never counted."

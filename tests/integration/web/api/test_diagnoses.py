@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from models.pools import pod_lists
@@ -95,6 +96,19 @@ def test_pool_is_explained_by_what_is_in_its_way(stage: Stage) -> None:
     assert found["cure"] == "Resume the pool: `ostler pool resume small`."
     assert found["queue"]["evidence"] == "1 queued and 0 held jobs"
     assert stage.get("/pools/99/explanation").status_code == 404
+
+
+def test_pool_with_an_outdated_runner_says_so(stage: Stage) -> None:
+    pool_id = stage.pool()
+    outdated = {
+        "type": "RunnerOutdated",
+        "status": "True",
+        "reason": "VersionExpires",
+        "message": "ends on Friday",
+        "lastTransitionTime": "2026-11-29T12:00:00Z",
+    }
+    stage.execute("UPDATE pools SET status = CAST(:it AS jsonb)", it=json.dumps({"conditions": [outdated]}))
+    assert stage.get(f"/pools/{pool_id}").json()["trouble"] == "RunnerOutdated: ends on Friday"
 
 
 def test_account_is_explained_by_its_oldest_job(stage: Stage) -> None:

@@ -207,7 +207,8 @@ def test_overview_shows_queue_pods_and_budgets(dashboard: Dashboard) -> None:
 def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None:
     confirm(dashboard)
     degraded = {"type": "Degraded", "status": "True", "reason": "PodsDoNotStart", "message": "no node has room"}
-    pool_id = ready(dashboard, conditions=[degraded])
+    outdated = {"type": "RunnerOutdated", "status": "True", "reason": "VersionExpires", "message": "ends on Friday"}
+    pool_id = ready(dashboard, conditions=[degraded, outdated])
     dashboard.pool("never-counted", labels=("other",))
     dashboard.account()
     dashboard.job(100, pool_id=pool_id, hold_reason="set_aside", hold_detail="x")
@@ -217,6 +218,7 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
         "The autoscaler changes no pool the gate of github has been tripped since",
         "31 of 34 calls failed",
         "Pool small is degraded no node has room",
+        "The runner of pool small is outdated ends on Friday",
         "The numbers of pool never-counted are old",
         "1 queued job is held",
     ):
