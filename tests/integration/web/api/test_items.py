@@ -222,7 +222,7 @@ def test_an_account_is_let_in_and_its_held_jobs_are_matched_again(stage: Stage) 
 
     assert (answer.status_code, answer.json()["access"]) == (200, "allowed")
     assert stage.outbox.sent == [(REMATCH, {})]
-    assert stage.put("/accounts/7/access", {"access": "held"}).status_code == 422
+    assert stage.put("/accounts/7/access", {"access": "refused"}).status_code == 422
 
 
 def test_an_account_shows_the_pods_that_outlive_their_job(stage: Stage) -> None:
