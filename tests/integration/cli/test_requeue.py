@@ -44,7 +44,7 @@ def test_claimed_job_begins_its_release_and_says_what_it_waits_for(operator: Ope
     operator.execute("UPDATE jobs SET state = 'claimed' WHERE id = 11")
     found = operator.json("job", "requeue", "11")
     assert found["action"] == "release"
-    assert "GitHub has removed the runner" in found["message"]
+    assert "If GitHub does not remove the runner because it is busy" in found["message"]
     assert found["why"]["summary"]
     assert [(row.state, row.ended_at) for row in operator.execute("SELECT state, ended_at FROM claims")] == [
         ("releasing", None)
