@@ -21,6 +21,7 @@ from models.browse import api_tokens
 from ostler.clock import utcnow
 from rules.changes import Author, Via
 from rules.token_scopes import TokenScope
+from web.ui.streams import MOST_OF_TOKEN
 
 _FIRST = 700_000_000
 RATE = 200
@@ -38,7 +39,7 @@ def run(recorder: Recorder) -> None:
         # The idle Pods have other labels, so that no job of a webhook uses them.
         pods = stage.add_pods(stage.add_pool("idle", ("self-hosted", "idle")), recorder.size(POLLS, 40))
         stage.start_web()
-        token = _token(stage)
+        tokens = [_token(stage) for _ in range(2 * READERS // MOST_OF_TOKEN)]
         url = f"{stage.web_url}/webhooks/github"
         send(stage, url, next(first), count=recorder.size(400, 20), rate=0)  # warm-up
         for number in range(recorder.size(3, 1)):
@@ -49,7 +50,7 @@ def run(recorder: Recorder) -> None:
             alone = recorder.add("accepted, 200/s", "ms", found["latencies"], window, is_bound=True)
             recorder.say(f"round {number + 1}: beside {readers} pages")
             paths = ("/ui/", "/ui/jobs/1", "/ui/", f"/ui/pools/{pool_id}")
-            child = _readers(stage, f"readers-{number}", token, readers=readers, seconds=seconds, paths=paths)
+            child = _readers(stage, f"readers-{number}", tokens, readers=readers, seconds=seconds, paths=paths)
             with recorder.window() as window:
                 found = send(stage, url, next(first), count=count, rate=RATE)
                 read = _read(stage, child)
@@ -74,7 +75,7 @@ def run(recorder: Recorder) -> None:
         }
         for number in range(recorder.size(3, 1)):
             recorder.say(f"round {number + 1}: pages beside {len(pods)} polls")
-            child = _readers(stage, f"opens-{number}", token, readers=2, seconds=seconds, opens=tuple(opens.values()))
+            child = _readers(stage, f"opens-{number}", tokens, readers=2, seconds=seconds, opens=tuple(opens.values()))
             with recorder.window() as window:
                 found = send(stage, url, next(first), count=count, rate=RATE)
                 read = _read(stage, child)
@@ -84,7 +85,7 @@ def run(recorder: Recorder) -> None:
         polls.kill()
         recorder.lab = {
             "rows": "50 pools, 200 accounts, 5,000 queued jobs and 2,000 completed jobs of the last hour",
-            "open pages": "half the overview, a quarter a queued job, a quarter a pool; each in a session of its own",
+            "open pages": "half the overview, a quarter a queued job, a quarter a pool; each in a session of its own, of 20 tokens",
             "opened pages": f"{len(pods)} held polls and {RATE} webhooks per second; 16 pages per second in turn",
         }
 
@@ -92,7 +93,7 @@ def run(recorder: Recorder) -> None:
 def _readers(
     stage: Stage,
     name: str,
-    token: str,
+    tokens: Sequence[str],
     *,
     readers: int,
     seconds: float,
@@ -113,7 +114,7 @@ def _readers(
         ",".join(paths),
         "--opens",
         ",".join(opens),
-        BENCH_TOKEN=token,
+        BENCH_TOKENS=",".join(tokens),
     )
     child.wait_until(partial(_said, stage, name, "ready"), timeout=90)
     return child

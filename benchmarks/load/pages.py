@@ -69,9 +69,11 @@ def _say(**what: Any) -> None:
 
 async def run(arguments: argparse.Namespace) -> None:
     """Open the streams, open pages, and print what was seen."""
-    seen, token = Seen(), os.environ["BENCH_TOKEN"]
+    seen, tokens = Seen(), os.environ["BENCH_TOKENS"].split(",")
     paths = arguments.paths.split(",")
-    sessions = [await _log_in(arguments.url, token) for _ in range(arguments.readers + 1)]  # one after the other
+    sessions = [
+        await _log_in(arguments.url, tokens[n % len(tokens)]) for n in range(arguments.readers + 1)
+    ]  # one after the other
     watched = [(asyncio.Event(), each, paths[number % len(paths)]) for number, each in enumerate(sessions[1:])]
     streams = [
         asyncio.create_task(_watch(session, f"{arguments.url}{path}", seen=seen, opened=opened))
