@@ -85,7 +85,7 @@ def run(recorder: Recorder) -> None:
         polls.kill()
         recorder.lab = {
             "rows": "50 pools, 200 accounts, 5,000 queued jobs and 2,000 completed jobs of the last hour",
-            "open pages": "half the overview, a quarter a queued job, a quarter a pool; each in a session of its own, of 20 tokens",
+            "open pages": "half the overview, a quarter a queued job, a quarter a pool; each in a session of its own",
             "opened pages": f"{len(pods)} held polls and {RATE} webhooks per second; 16 pages per second in turn",
         }
 
