@@ -29,6 +29,10 @@ class Seen:
     bytes: int = 0
 
 
+OPEN_EVERY = 0.02
+"""Seconds between two streams. Web refuses requests while 64 wait for Postgres."""
+
+
 async def _log_in(url: str, token: str) -> aiohttp.ClientSession:
     jar = aiohttp.CookieJar(unsafe=True)  # the address of the server is an IP address
     session = aiohttp.ClientSession(cookie_jar=jar, timeout=aiohttp.ClientTimeout(total=None, sock_read=30))
@@ -75,10 +79,10 @@ async def run(arguments: argparse.Namespace) -> None:
         await _log_in(arguments.url, tokens[n % len(tokens)]) for n in range(arguments.readers + 1)
     ]  # one after the other
     watched = [(asyncio.Event(), each, paths[number % len(paths)]) for number, each in enumerate(sessions[1:])]
-    streams = [
-        asyncio.create_task(_watch(session, f"{arguments.url}{path}", seen=seen, opened=opened))
-        for opened, session, path in watched
-    ]
+    streams = []
+    for opened, session, path in watched:  # people open pages one after the other
+        streams.append(asyncio.create_task(_watch(session, f"{arguments.url}{path}", seen=seen, opened=opened)))
+        await asyncio.sleep(OPEN_EVERY)
     await asyncio.wait_for(asyncio.gather(*(opened.wait() for opened, _, _ in watched)), 60)
     seen.events = seen.bytes = 0
     _say(event="ready")
