@@ -166,7 +166,7 @@ def _ids_of(given: Sequence[str]) -> list[int]:
     """Return the ids of accounts, given by login or id. Ends the command with a message if a login is unknown."""
     from cli.accounts import account_id
 
-    return [found for each in given if (found := query(lambda db, each=each: account_id(db, each))) is not None]  # type: ignore[misc]
+    return query(lambda db: [found for each in given if (found := account_id(db, each)) is not None])
 
 
 def _of(logins: Sequence[str] | None) -> str:

@@ -28,7 +28,7 @@ from mutmut.workers.isolation import ForkRunner, RunningWorker
 NEAR = 4
 """A test of the module's own file runs before a test of another file that is less than this many times faster."""
 SLOW = 10.0
-"""Seconds from which a test judges no mutant, because it would take hours for survivors. Its own kills are missed."""
+"""A test of this many seconds judges no mutant, because it would take hours. Mutants that only it kills survive."""
 
 
 def in_order(module: str, tests: Iterable[str], durations: Mapping[str, float]) -> list[str]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 import jwt
 import orjson
@@ -111,7 +111,7 @@ class Provider:
         if self._client_secret is None:
             form["client_id"] = self._client_id
         else:
-            login = f"{_quoted(self._client_id)}:{_quoted(self._client_secret.reveal())}"
+            login = f"{quote_plus(self._client_id)}:{quote_plus(self._client_secret.reveal())}"
             headers = urllib3.make_headers(basic_auth=login)
         answer = self._call("POST", self._endpoint("token_endpoint"), form=form, headers=headers)
         if not isinstance(answer.get("id_token"), str):
@@ -264,7 +264,3 @@ def _read(response: urllib3.BaseHTTPResponse, *, until: float) -> bytes:
         if len(body) > MOST_BYTES or time.monotonic() > until:
             raise ProviderFailed(f"the answer of the OpenID provider has more than {MOST_BYTES} bytes, or is too slow")
     return body
-
-
-def _quoted(value: str) -> str:
-    return urlencode({"": value})[1:]

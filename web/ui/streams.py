@@ -14,6 +14,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -278,7 +279,7 @@ class Streams:
             valid: frozenset[Session] | None = None
             try:
                 async with asyncio.timeout(CHECK_WITHIN):
-                    valid = await self._database.run(lambda db: still_valid(db, sessions, now=utcnow()))  # noqa: B023  it is awaited here
+                    valid = await self._database.run(partial(still_valid, sessions=sessions, now=utcnow()))
             except Exception as error:  # noqa: BLE001  streams that cannot be checked must end, whatever the error is
                 _unchecked.add(error=cause_of(error))
             for stream in self._open:

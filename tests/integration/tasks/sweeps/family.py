@@ -118,7 +118,7 @@ class Member:
     remapped: Between | No
     late: Between | No
     late_strands: bool = True
-    """Whether something was stalled before `late`, which the sweep then must not repair."""
+    """True if something was stalled before `late`. The sweep must not repair it."""
     namesake: int | No
     kills: bool | No
     writes: bool | No = True

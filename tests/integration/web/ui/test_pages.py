@@ -129,8 +129,9 @@ def test_every_answer_has_the_headers(dashboard: Dashboard) -> None:
     for answer in answers:
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
         assert answer.headers["cache-control"] == "no-store"
-    for path in ("/ui/static/ui.css", "/ui/static/htmx.min.js"):
+    for path in ("/ui/static/ui.css", "/ui/static/live.js"):
         answer = dashboard.see(path, cookie="")
+        assert answer.status_code == 200
         assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 

@@ -20,7 +20,7 @@ class Program:
     status: int | None = None
     starts: int = 0
     lives: bool = True
-    """Whether the next start succeeds."""
+    """True if the next start succeeds."""
 
     def start(self) -> None:
         self.starts += 1
