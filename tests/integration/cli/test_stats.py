@@ -79,7 +79,7 @@ def test_stats_counts_only_the_span(history: Operator, arguments: tuple[str, ...
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--since", "yesterday"),
+        ("--since", "last week"),
         ("--since", ""),
         ("--since", "9" * 30 + "d"),
         ("--since", "99999999d"),
