@@ -17,10 +17,11 @@ import urllib3
 
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.pods import PodSeen, read_pod
+from k8s_adapters.pods import read_pod
 from k8s_adapters.pools import PoolSeen, pool_path, read_pool
 from k8s_adapters.retry import find_failure
 from ostler.errors import Retryable
+from rules.claims.pod_view import PodView
 from rules.upstream.retry import Network
 
 GRACE = 5.0
@@ -152,7 +153,7 @@ def _is_timeout(error: BaseException) -> bool:
     return failure is not None and failure.network is Network.TIMEOUT
 
 
-class PodWatch(Watch[PodSeen]):
+class PodWatch(Watch[PodView]):
     """A watch of runner Pods."""
 
     def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:

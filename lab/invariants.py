@@ -17,8 +17,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, text
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
 from rules.claims.machines import TRANSITIONS, ClaimState, Machine
+from rules.claims.pod_view import PodView
 from rules.claims.stamps import INITIAL
 
 BEGINS = frozenset({"claim", "retire"})
@@ -252,5 +253,5 @@ def read_pods(kube: KubeClient, *, namespace: str) -> list[PodLeft]:
     return [_left(pod) for pod in list_pods(kube, namespace=namespace) if not pod.terminating]
 
 
-def _left(pod: PodSeen) -> PodLeft:
+def _left(pod: PodView) -> PodLeft:
     return PodLeft(uid=pod.uid, name=pod.name, stamp=pod.stamp, owner=pod.owner, over=pod.is_terminal)

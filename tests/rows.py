@@ -10,6 +10,7 @@ from models.pools.pool_mirror import PoolFacts
 from models.schema import metadata
 from ostler.clock import utcnow
 from rules.changes import Author, Via
+from rules.claims.pod_view import PodView
 
 
 def author(who: str = "test") -> Author:
@@ -98,3 +99,30 @@ def pool_facts(name: str = "small", **changed: Any) -> PoolFacts:
         "draining": False,
     }
     return PoolFacts(**(facts | changed))
+
+
+def pod_view(name: str, **changed: Any) -> PodView:
+    """Return a Pod of Ostler as the cluster shows it. `changed` replaces or extends the defaults."""
+    seen: dict[str, Any] = {
+        "name": name,
+        "uid": name,
+        "namespace": "none",
+        "pool": "small",
+        "phase": "Running",
+        "reason": None,
+        "node": "node-1",
+        "terminating": False,
+        "owner": None,
+        "stamp": None,
+        "digest": "h",
+        "attempt": "a",
+        "created_at": utcnow(),
+        "poller_exit_code": None,
+        "runner_ready": False,
+        "runner_exit_code": None,
+        "runner_exit_signal": None,
+        "runner_exit_reason": None,
+        "unschedulable": False,
+        "waiting_reason": None,
+    }
+    return PodView(**(seen | changed))

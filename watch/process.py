@@ -12,13 +12,13 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
 from ostler.reasons import meaning_of, reason_of
 from ostler.wakes import Waker
+from rules.claims.pod_view import PodView
 from rules.upstream.leadership import RENEW
 from watch.follower import Follower
 from watch.hints import Hints, send_all
@@ -52,7 +52,7 @@ class _Place:
         self.hints = Hints(executing_after=settings.timings.watch_executing_after)
         self._client = client
         self._seconds = settings.timings.watch_timeout
-        self._pods: Follower[PodSeen] | None = None
+        self._pods: Follower[PodView] | None = None
         self._pools: Follower[PoolSeen] | None = None
 
     @property

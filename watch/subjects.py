@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import PodSeen, list_pods_at
+from k8s_adapters.pods import list_pods_at
 from k8s_adapters.pools import PoolSeen, list_pools_at
 from k8s_adapters.watching import PodWatch, PoolWatch, Watch
+from rules.claims.pod_view import PodView
 from rules.upstream.retry import RetryPolicy
 from rules.upstream.watching import PoolObservation, Sight, hints_of, pool_changed
 from watch.hints import Ending, Hints
@@ -76,7 +77,7 @@ class Pods:
         """Return a watch of Pods that starts at resource version `version` and ends after `seconds`."""
         return PodWatch(self._client, namespace=self.namespace, since=version, seconds=seconds)
 
-    def observe(self, item: PodSeen, *, deleted: bool) -> None:
+    def observe(self, item: PodView, *, deleted: bool) -> None:
         """Compare one Pod with its remembered state. `deleted` is true if the Pod was deleted."""
         # A Pod that is over and has no other container becomes terminal within a moment. Only the terminal state
         # causes a hint then, so that the Pod causes one hint and not two.
@@ -97,7 +98,7 @@ class Pods:
             self._sights[uid] = after
 
 
-def _ending(pod: PodSeen, *, before: Ending | None) -> Ending:
+def _ending(pod: PodView, *, before: Ending | None) -> Ending:
     """Return how a Pod ended. `before` is the result for an earlier state of the Pod, or None.
 
     The first state in which the Pod had ended or was being deleted shows what came first.

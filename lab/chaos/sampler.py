@@ -17,12 +17,13 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import PodSeen, list_pods_at
+from k8s_adapters.pods import list_pods_at
 from k8s_adapters.watching import PodWatch, WatchExpired
 from lab.chaos.laws import Broken, ClaimSpan, LingeringPod, LiveClaim, Moment, at_a_moment, of_a_deletion, of_an_unstamp
 from lab.invariants import read_budgets
 from lab.system import System
 from ostler.errors import UpstreamError
+from rules.claims.pod_view import PodView
 
 EVERY = 0.5
 """Seconds between two samples of the rows."""
@@ -50,7 +51,7 @@ class PodChanges(threading.Thread):
         self._kube = kube
         self._namespace = namespace
         self._into = into
-        self._known: dict[str, PodSeen] = {}
+        self._known: dict[str, PodView] = {}
         self._stopped = threading.Event()
         self._watch: PodWatch | None = None
 
@@ -88,7 +89,7 @@ class PodChanges(threading.Thread):
             finally:
                 self._watch = None
 
-    def _see(self, pod: PodSeen, *, gone: bool) -> None:
+    def _see(self, pod: PodView, *, gone: bool) -> None:
         self.seen += 1
         now = datetime.now(UTC)
         before = self._known.get(pod.uid)

@@ -15,6 +15,8 @@ from models.claims.cuts import pollers_ended
 from models.claims.releases import insert_retire
 from models.db.sql import text
 from models.tables import pod_births, pod_facts
+from rules.claims.pod_view import PodView
+from rules.claims.stamps import INITIAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,38 +68,12 @@ class PodRow:
         return Recorded(any_delivered=self.ever_delivered, terminal=self.terminal_at is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class PodFacts:
-    """A Pod as the cluster shows it.
-
-    `over` says that `poller` and `runner` have both terminated. `terminal` says that Kubernetes reports the Pod as
-    terminal.
-    """
-
-    name: str
-    namespace: str
-    uid: str
-    attempt_id: str
-    template_hash: str
-    stamp_value: str
-    created_at: datetime
-    over: bool
-    terminal: bool
-    poller_exit_code: int | None
-    runner_exit_code: int | None
-    exit_reason: str | None
-    held: bool = False
-    """True if the finalizer `ostler.dev/exit` keeps the Pod until Ostler removes it."""
-    ours: bool = True
-    """True if Ostler created the Pod. No row is inserted for a foreign Pod that carries the pool's label."""
-
-
 OVER = "the poller and the runner of the Pod have ended"
 """Reason in the event of the retire claim, if the Pod is over but not terminal."""
 
 
 def record_pods(
-    db: Connection, *, pool_id: int, pods: Sequence[PodFacts], listed_at: datetime | None = None, now: datetime
+    db: Connection, *, pool_id: int, pods: Sequence[PodView], listed_at: datetime | None = None, now: datetime
 ) -> list[str]:
     """Record the row, the UID and the exit of every listed Pod. `listed_at` is the time at which the list began.
 
@@ -106,9 +82,9 @@ def record_pods(
     Only rows that change are locked, because the matcher skips locked rows. A row that another session has locked is
     skipped. The next reconcile records the change (law L14).
     """
-    held = [pod.uid for pod in pods if pod.held]
+    held = [pod.uid for pod in pods if pod.exit_held]
     if held and listed_at is not None:
-        ours = [(pod.namespace, pod.name, pod.attempt_id) for pod in pods if pod.held and pod.ours]
+        ours = [(pod.namespace, pod.name, pod.attempt or "") for pod in pods if pod.exit_held and pod.is_ours]
         pod_births.drop_hiding(db, pods=ours, listed_at=listed_at)
         pod_facts.record_present(db, held, listed_at=listed_at)
     known = _open_rows(db, pool_id, pods)
@@ -118,9 +94,9 @@ def record_pods(
     # Rows are always locked in the order of their ids. Known rows come first, and new rows follow.
     for pod in sorted(pods, key=lambda pod: known[pod.name].id if pod.name in known else sys.maxsize):
         row = known.get(pod.name)
-        if (row.id in free) if row is not None else pod.ours:
+        if (row.id in free) if row is not None else pod.is_ours:
             _record_birth(db, pool_id, pod, row)
-            if pod.over and (row is None or row.terminal_at is None) and _record_over(db, pod, now=now):
+            if pod.is_over and (row is None or row.terminal_at is None) and _record_over(db, pod, now=now):
                 over.append(pod.uid)
     ended = [pod.uid for pod in pods if _only_poller_ended(known.get(pod.name), pod)]
     if ended:
@@ -128,7 +104,7 @@ def record_pods(
     return over
 
 
-def _open_rows(db: Connection, pool_id: int, pods: Sequence[PodFacts]) -> Mapping[str, Row[Any]]:
+def _open_rows(db: Connection, pool_id: int, pods: Sequence[PodView]) -> Mapping[str, Row[Any]]:
     """Return the rows of Pods with these names that are not gone or have no UID, by the name of the Pod."""
     rows = db.execute(
         text(
@@ -140,7 +116,7 @@ def _open_rows(db: Connection, pool_id: int, pods: Sequence[PodFacts]) -> Mappin
     return {row.name: row for row in rows}
 
 
-def _record_birth(db: Connection, pool_id: int, pod: PodFacts, row: Row[Any] | None) -> None:
+def _record_birth(db: Connection, pool_id: int, pod: PodView, row: Row[Any] | None) -> None:
     """Insert the row of a Pod that has none, or record the UID of a Pod whose creation was not answered."""
     if row is None:
         pod_births.insert_seen(
@@ -149,17 +125,17 @@ def _record_birth(db: Connection, pool_id: int, pod: PodFacts, row: Row[Any] | N
             namespace=pod.namespace,
             name=pod.name,
             uid=pod.uid,
-            attempt_id=pod.attempt_id,
-            template_hash=pod.template_hash,
-            stamp_value=pod.stamp_value,
+            attempt_id=pod.attempt or "",
+            template_hash=pod.digest or "",
+            stamp_value=pod.stamp or INITIAL,
             created_at=pod.created_at,
         )
-    elif row.uid is None and row.attempt_id == pod.attempt_id:
+    elif row.uid is None and row.attempt_id == (pod.attempt or ""):
         # The response to the creation was lost. A row that was given up in the meantime is reopened.
-        pod_births.adopt(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.template_hash)
+        pod_births.adopt(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.digest or "")
 
 
-def _record_over(db: Connection, pod: PodFacts, *, now: datetime) -> bool:
+def _record_over(db: Connection, pod: PodView, *, now: datetime) -> bool:
     """Record how a Pod ended. Return False if its row had this already.
 
     A Pod that is over, never polled and is not terminal is a failed start. The plan counts and retires it.
@@ -170,17 +146,17 @@ def _record_over(db: Connection, pod: PodFacts, *, now: datetime) -> bool:
         poller_exit_code=pod.poller_exit_code,
         runner_exit_code=pod.runner_exit_code,
         reason=pod.exit_reason,
-        served=pod.terminal or pod.poller_exit_code == 0,
+        served=pod.is_terminal or pod.poller_exit_code == 0,
         now=now,
     )
 
 
-def _only_poller_ended(row: Row[Any] | None, pod: PodFacts) -> bool:
+def _only_poller_ended(row: Row[Any] | None, pod: PodView) -> bool:
     """Return True if the poller of a Pod that still runs has ended, and its row does not say so."""
-    return pod.poller_exit_code is not None and not pod.terminal and (row is None or row.poller_ended_at is None)
+    return pod.poller_exit_code is not None and not pod.is_terminal and (row is None or row.poller_ended_at is None)
 
 
-def record_end(db: Connection, *, pool_id: int, pod: PodFacts, now: datetime) -> list[str]:
+def record_end(db: Connection, *, pool_id: int, pod: PodView, now: datetime) -> list[str]:
     """Record that a Pod is over, before it is deleted. Return the UIDs of the Pods that this call recorded as over.
 
     Raises the lock error of Postgres if another session has locked the row, because nobody could record the end later.
@@ -189,9 +165,9 @@ def record_end(db: Connection, *, pool_id: int, pod: PodFacts, now: datetime) ->
     return record_pods(db, pool_id=pool_id, pods=[pod], now=now)
 
 
-def _changes(row: Row[Any], pod: PodFacts) -> bool:
+def _changes(row: Row[Any], pod: PodView) -> bool:
     """Return True if the Pod has a UID or an exit that its row does not record."""
-    return (row.uid is None and row.attempt_id == pod.attempt_id) or (pod.over and row.terminal_at is None)
+    return (row.uid is None and row.attempt_id == (pod.attempt or "")) or (pod.is_over and row.terminal_at is None)
 
 
 def _lock_free(db: Connection, row_ids: Sequence[int]) -> frozenset[int]:

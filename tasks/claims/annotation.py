@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
 from k8s_adapters.stamps import stamp as put_on
 from k8s_adapters.stamps import unstamp as take_off
 from models.claims import steps
 from ostler.clock import utcnow
 from rules.claims.machines import allowed
+from rules.claims.pod_view import PodView
 from rules.claims.stamps import parse
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.base import attempts
@@ -67,7 +68,7 @@ def write(rt: Runtime, work: steps.Annotated, *, owner: int | None) -> StampResu
     raise AssertionError("unreachable")
 
 
-def read_pod(rt: Runtime, work: steps.Annotated) -> PodSeen | None:
+def read_pod(rt: Runtime, work: steps.Annotated) -> PodView | None:
     """Return the Pod of a claim, or None if a GET by name and UID shows that the Pod is gone.
 
     Raises what the Kubernetes adapter raises.

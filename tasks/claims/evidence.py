@@ -7,14 +7,14 @@ this evidence.
 
 from __future__ import annotations
 
-from k8s_adapters.pods import PodSeen
 from models.claims import busy
 from models.claims.busy import Recorded
 from rules.claims.busy import BusyVerdict, PodEvidence, may_hold_jit
+from rules.claims.pod_view import PodView
 from tasks.worker.runtime import Runtime
 
 
-def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) -> PodEvidence:
+def evidence_of(recorded: Recorded, pod: PodView | None, *, gone: bool = False) -> PodEvidence:
     """Return the evidence about a Pod from its rows and the cluster.
 
     `pod`: the Pod as the caller has just read it, or None. `gone`: True if a GET by name and UID proved that the Pod is
@@ -34,7 +34,7 @@ def evidence_of(recorded: Recorded, pod: PodSeen | None, *, gone: bool = False) 
     )
 
 
-def judge(recorded: Recorded, pod: PodSeen | None = None, *, gone: bool = False) -> BusyVerdict:
+def judge(recorded: Recorded, pod: PodView | None = None, *, gone: bool = False) -> BusyVerdict:
     """Return the verdict on whether a Pod might hold a JIT.
 
     `recorded`: the evidence that the caller has just read from the rows. `pod`: the Pod as the caller has just read it,
@@ -44,7 +44,7 @@ def judge(recorded: Recorded, pod: PodSeen | None = None, *, gone: bool = False)
 
 
 def ask(
-    rt: Runtime, pod_uid: str, pod: PodSeen | None = None, *, gone: bool = False, claim_id: int | None = None
+    rt: Runtime, pod_uid: str, pod: PodView | None = None, *, gone: bool = False, claim_id: int | None = None
 ) -> BusyVerdict:
     """Read the rows of a Pod and return the verdict on whether the Pod might hold a JIT.
 

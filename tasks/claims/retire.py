@@ -32,7 +32,7 @@ from typing import NoReturn
 import structlog
 
 from k8s_adapters.events import pod_of
-from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pods import get_pod
 from k8s_adapters.runners import delete_runner
 from k8s_adapters.writes import recorded
 from models.claims import pod_ends, releases
@@ -43,12 +43,12 @@ from ostler.errors import Busy, Forbidden, Gone, NotInstalled, RateLimited
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.task_names import RETIRE as NAME
+from rules.claims.pod_view import PodView
 from rules.claims.registrations import might_be_shown_later
 from rules.sweeps.nodes import OVERDUE, OVERDUE_AFTER, may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
 from tasks.claims.github import follow_owner, remove_runner
-from tasks.claims.pod_facts import pod_facts
 from tasks.claims.postpone import OUT_OF_REACH, longer, postpone, postpone_on_failure, postpone_until_token
 from tasks.worker.base import RETIRE, calls, task
 from tasks.worker.failing_calls import record_writes
@@ -140,14 +140,14 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         wake_after_pods(rt, [work.pod_uid])
 
 
-def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
+def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodView | None) -> None:
     """Record how a Pod that is over has ended, because the reconciler might not have listed it since.
 
     Record also Ostler's request, and an Event with the reason of the deletion, unless the deletion was requested
     before. By default, Kubernetes shows an Event for an hour.
     """
     if living is not None and living.is_over:
-        over = rt.transaction(pod_rows.record_end, pool_id=work.pool_id, pod=pod_facts(living), now=NOW)
+        over = rt.transaction(pod_rows.record_end, pool_id=work.pool_id, pod=living, now=NOW)
         wake_after_pods(rt, over)
     if living is not None and living.terminating:
         return
@@ -157,7 +157,7 @@ def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | N
     rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 
 
-def force(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
+def force(rt: Runtime, work: releases.ReleaseWork, pod: PodView) -> bool:
     """Delete a Terminating Pod without waiting for its kubelet.
 
     Return True if the deletion was requested; False if the kubelet might still end the Pod, if a volume of the Pod
@@ -195,7 +195,7 @@ class NotYet(Exception):
         self.after = after
 
 
-def might_register(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> bool:
+def might_register(rt: Runtime, work: releases.ReleaseWork, pod: PodView) -> bool:
     """Return True if a runner of the Pod might appear on GitHub although GitHub does not know it yet (law L8).
 
     Only the end of container `register` proves that no runner can appear. On a gone node, nothing reports this end.
@@ -206,7 +206,7 @@ def might_register(rt: Runtime, work: releases.ReleaseWork, pod: PodSeen) -> boo
     return later and (pod.node is None or gone_now(rt, pod.node).gone is None)
 
 
-def remove_runners(rt: Runtime, work: releases.ReleaseWork, living: PodSeen | None) -> None:
+def remove_runners(rt: Runtime, work: releases.ReleaseWork, living: PodView | None) -> None:
     """Remove every runner of the Pod from GitHub.
 
     `living`: the Pod as it was just read, or None if the Pod is gone. Raises `NotYet` if a runner might still appear,

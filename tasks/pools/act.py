@@ -18,12 +18,12 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
-from k8s_adapters.pods import PodSeen
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodRow
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
+from rules.claims.pod_view import PodView
 from rules.pools.pool_plan import Why
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.release import send_release
@@ -140,7 +140,7 @@ def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
 def finish_pod(
     rt: Runtime,
     row: PodRow,
-    pod: PodSeen | None,
+    pod: PodView | None,
     *,
     namespace: str,
     pool: str,

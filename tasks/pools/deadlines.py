@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import structlog
 
 from k8s_adapters.deadlines import set_deadline
-from k8s_adapters.pods import PodSeen
 from models.claims import pod_claims
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
+from rules.claims.pod_view import PodView
 from rules.pools.job_deadlines import active_deadline
 from tasks.pools.create_pods import RESERVE
 from tasks.worker.base import SWEEP_ROW, calls, remaining
@@ -25,7 +25,7 @@ from tasks.worker.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 
-def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_seconds: float | None) -> None:
+def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodView], *, max_job_seconds: float | None) -> None:
     """Set the deadline of each listed Pod that executes a job and has no deadline.
 
     `max_job_seconds`: seconds that a job may run, or None if the pool sets no limit.
@@ -56,7 +56,7 @@ def limit_jobs(rt: Runtime, pool_id: int, pods: Sequence[PodSeen], *, max_job_se
             return
 
 
-def limit(rt: Runtime, pod: PodSeen, *, max_job_seconds: float) -> None:
+def limit(rt: Runtime, pod: PodView, *, max_job_seconds: float) -> None:
     """Set the deadline of one Pod, counted from the start of its job."""
     if pod.started_at is None:
         return

@@ -13,11 +13,11 @@ import time
 import structlog
 
 from k8s_adapters.owners.detaching import detach_runner
-from k8s_adapters.pods import PodSeen
 from models.pools.pod_rows import PodRow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.claims.machines import RUNNERS
+from rules.claims.pod_view import PodView
 from tasks.claims.evidence import judge
 from tasks.pools.act import OWNERS_SECONDS
 from tasks.pools.create_pods import RESERVE
@@ -59,7 +59,7 @@ def detach_busy_pods(rt: Runtime, planned: Planned) -> None:
             log.warning("pod.not_detached", pod=pod.name, error=meaning_of(error))
 
 
-def is_to_detach(row: PodRow, pod: PodSeen) -> bool:
+def is_to_detach(row: PodRow, pod: PodView) -> bool:
     """Return True if a Pod has the finalizer and has a claim of a runner, or might hold a JIT without a claim."""
     if not pod.exit_held or pod.terminating or pod.is_over:
         return False

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy import Connection
 
-from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pods import get_pod
 from k8s_adapters.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
 from models.pools import pod_rows, pool_plans
@@ -27,6 +27,7 @@ from ostler.reasons import meaning_of
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import Purpose
 from rules.claims.pod_ends import describe
+from rules.claims.pod_view import PodView
 from rules.claims.stalls import Cause, FoundBy
 from rules.pools.starts import trouble_of_ended
 from tasks.claims.budget_wakes import wake_after_pods
@@ -90,7 +91,7 @@ def delete_account(rt: Runtime, *, namespace: str, name: str, uid: str, attempt:
 def handle_spent(
     rt: Runtime,
     row: PodRow,
-    pod: PodSeen,
+    pod: PodView,
     *,
     pool: str,
     unavailable: set[int | None],
@@ -137,7 +138,7 @@ def grace_of(row: PodRow, *, spent_after: float) -> float:
     return min(IDLE_SECONDS, spent_after) if row.claim_delivered else 0.0
 
 
-def count_failed_start(rt: Runtime, row: PodRow, pod: PodSeen, *, pool: str, now: datetime) -> None:
+def count_failed_start(rt: Runtime, row: PodRow, pod: PodView, *, pool: str, now: datetime) -> None:
     """Count a Pod that ended before its first poll as a failed start.
 
     After each failed start in a row, the pool waits longer before it creates the next Pod.
@@ -171,7 +172,7 @@ def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
         send_retire(rt, claim_id)
 
 
-def delete_pod(rt: Runtime, pod: PodSeen, *, owner_within: float, now: datetime) -> None:
+def delete_pod(rt: Runtime, pod: PodView, *, owner_within: float, now: datetime) -> None:
     """Delete a terminal Pod, and mark it as gone if a GET no longer finds it.
 
     `owner_within`: time in seconds to wait for the end of its StatefulSet.

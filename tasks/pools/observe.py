@@ -13,15 +13,15 @@ from functools import lru_cache
 import structlog
 
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
 from models.pools import pod_rows
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
 from models.tables.pod_facts import record_gated
 from ostler.clock import utcnow
 from rules.claims.machines import RUNNERS
+from rules.claims.pod_view import PodView
 from tasks.claims.budget_wakes import wake_after_pods
-from tasks.claims.pod_facts import pod_facts
 from tasks.pools.pod_lists import Listed
 from tasks.worker.base import SWEEP, begin_page, calls
 from tasks.worker.runtime import Runtime
@@ -46,7 +46,7 @@ class Observed:
     pool: PoolName
     listed: Listed
     """The list of Pods that this reconcile uses."""
-    by_uid: Mapping[str, PodSeen]
+    by_uid: Mapping[str, PodView]
     """The listed Pods by UID."""
     over: Sequence[PodRow]
     """Rows of Pods that are over or missing and have no live claim of a runner. GitHub need not be asked about them."""
@@ -78,8 +78,9 @@ def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
             report_foreign_pod(pod.uid, pod.name, pool.name)
     now = utcnow()
     by_uid = {pod.uid: pod for pod in listed.pods}
-    facts = [pod_facts(pod) for pod in listed.pods]
-    newly_over = rt.transaction(pod_rows.record_pods, pool_id=pool.id, pods=facts, listed_at=listed.began, now=now)
+    newly_over = rt.transaction(
+        pod_rows.record_pods, pool_id=pool.id, pods=listed.pods, listed_at=listed.began, now=now
+    )
     wake_after_pods(rt, newly_over)
     if gated := [pod.uid for pod in listed.pods if pod.gates]:
         rt.transaction(record_gated, gated, now=now)
@@ -105,7 +106,7 @@ def report_foreign_pod(uid: str, name: str, pool: str) -> None:
     log.warning("pod.ignored_because_ostler_did_not_create_it", pod=name, pod_uid=uid, pool=pool, remedy=cure)
 
 
-def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now: datetime) -> bool:
+def is_younger(row: PodRow, by_uid: Mapping[str, PodView], *, than: Listed, now: datetime) -> bool:
     """Return True if a shared list lacks a Pod only because the Pod's row was written after the list began.
 
     Return False for a row with a time in the future. The clock of the process that wrote the row was ahead, so the time
@@ -115,7 +116,7 @@ def is_younger(row: PodRow, by_uid: Mapping[str, PodSeen], *, than: Listed, now:
     return missing and than.began < row.created_at <= now + AHEAD
 
 
-def needs_github(row: PodRow, by_uid: Mapping[str, PodSeen]) -> bool:
+def needs_github(row: PodRow, by_uid: Mapping[str, PodView]) -> bool:
     """Return True if the end of a Pod needs GitHub: the Pod is over or missing, but a claim of its runner is live.
 
     GitHub must be asked how the job of the claim ended, or to remove the persistent runner.

@@ -14,7 +14,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from k8s_adapters.pods import PodSeen
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
 from models.sweeps import unresponsive
@@ -23,6 +22,7 @@ from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.upstreams import Upstream
 from rules.claims.machines import RUNNERS, Purpose
+from rules.claims.pod_view import PodView
 from rules.pools import pool_plan
 from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState, Registration, StateFacts, state_of
@@ -115,7 +115,7 @@ def make_plan(
     db: Connection,
     pool: Row[Any],
     rows: Sequence[PodRow],
-    by_uid: Mapping[str, PodSeen],
+    by_uid: Mapping[str, PodView],
     *,
     nodes: NodeSnapshot,
     most: int,
@@ -171,7 +171,7 @@ def make_plan(
 
 
 def observed_pod(
-    row: PodRow, pod: PodSeen | None, *, template_hash: str, generation: datetime, nodes: NodeSnapshot, now: datetime
+    row: PodRow, pod: PodView | None, *, template_hash: str, generation: datetime, nodes: NodeSnapshot, now: datetime
 ) -> ObservedPod:
     """Return a Pod in the form that the plan reads.
 
@@ -217,7 +217,7 @@ def observed_pod(
     )
 
 
-def registration_of(row: PodRow, pod: PodSeen | None) -> Registration | None:
+def registration_of(row: PodRow, pod: PodView | None) -> Registration | None:
     """Return the state of a Pod's registration, or None without a registration claim that was delivered."""
     if row.claim_purpose != Purpose.REGISTER or not row.claim_delivered:
         return None
@@ -226,7 +226,7 @@ def registration_of(row: PodRow, pod: PodSeen | None) -> Registration | None:
     return Registration.BEGUN if row.online_at is None else Registration.IDLE
 
 
-def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
+def on_gone_node(row: PodRow, pod: PodView | None, nodes: NodeSnapshot) -> bool:
     """Return True if a Pod's node is gone; False otherwise.
 
     If the state of the node is unknown, return the value in the Pod's row (law L8).
@@ -237,7 +237,7 @@ def on_gone_node(row: PodRow, pod: PodSeen | None, nodes: NodeSnapshot) -> bool:
 
 
 def record_nodes(
-    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodSeen], nodes: NodeSnapshot, *, now: datetime
+    db: Connection, rows: Sequence[PodRow], by_uid: Mapping[str, PodView], nodes: NodeSnapshot, *, now: datetime
 ) -> list[str]:
     """Record which listed Pods are on gone nodes, and which Pods of the pool are no longer on a gone node.
 

@@ -26,12 +26,13 @@ import orjson
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from k8s_adapters.pods import PodSeen, pod_pages
+from k8s_adapters.pods import pod_pages
 from models.pools import pod_lists
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.halt import halt
 from ostler.reasons import meaning_of, reason_of
+from rules.claims.pod_view import PodView
 from tasks.worker.base import SWEEP_LIST, begin_page, calls, stopping
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
@@ -48,7 +49,7 @@ A list that takes longer is abandoned, and each reconcile lists the Pods of its 
 Pods would delay all other pools.
 """
 
-_FIELDS = tuple(field.name for field in fields(PodSeen))
+_FIELDS = tuple(field.name for field in fields(PodView))
 _values = attrgetter(*_FIELDS)
 TIMES = ("created_at", "deletion_at", "started_at", "ends_by", "register_ended_at")
 _TIMES = tuple(_FIELDS.index(name) for name in TIMES)
@@ -62,13 +63,13 @@ class Listed:
     this list or a newer list.
     """
 
-    pods: Sequence[PodSeen]
+    pods: Sequence[PodView]
     began: datetime
     shared: bool = False
     dealt: bool = False
 
     @property
-    def own_pods(self) -> list[PodSeen]:
+    def own_pods(self) -> list[PodView]:
         """The Pods that Ostler created."""
         return [pod for pod in self.pods if pod.is_ours]
 
@@ -111,7 +112,7 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
 def _list_shares(rt: Runtime, *, namespace: str, pools: Collection[str]) -> dict[str, bytes] | None:
     """Return the packed share of each pool, or None if the list took too long or the worker is stopping."""
     until = time.monotonic() + LIST_SECONDS
-    found: dict[str, list[PodSeen]] = {name: [] for name in pools}
+    found: dict[str, list[PodView]] = {name: [] for name in pools}
     for page in pod_pages(rt.kube, namespace=namespace, policy=calls(SWEEP_LIST)):
         for pod in page:
             if pod.pool in found:
@@ -150,13 +151,13 @@ def find(rt: Runtime, pool_id: int) -> Listed | None:
     return Listed([pod for pod in pods if pod.uid not in gone], row.taken_at, shared=True)
 
 
-def pack(pods: Sequence[PodSeen]) -> bytes:
+def pack(pods: Sequence[PodView]) -> bytes:
     """Return Pods in the form that `unpack` reads. Raises `TypeError` for a number that JSON cannot hold."""
     content = {"fields": _FIELDS, "pods": [_values(pod) for pod in pods]}
     return zlib.compress(orjson.dumps(content), level=1)
 
 
-def unpack(packed: bytes) -> list[PodSeen]:
+def unpack(packed: bytes) -> list[PodView]:
     """Return the packed Pods.
 
     Raises `ValueError` if they are not JSON, or if a version of Ostler with other fields packed them. Raises
@@ -169,4 +170,4 @@ def unpack(packed: bytes) -> list[PodSeen]:
         for at in _TIMES:
             if values[at] is not None:
                 values[at] = datetime.fromisoformat(values[at])
-    return [PodSeen(**dict(zip(_FIELDS, values, strict=True))) for values in content["pods"]]
+    return [PodView(**dict(zip(_FIELDS, values, strict=True))) for values in content["pods"]]

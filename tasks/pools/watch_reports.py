@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pods import get_pod
 from models.claims import cuts, pod_ends, watch_reports
 from models.sweeps import sweeps
 from ostler.clock import utcnow
@@ -23,6 +23,7 @@ from ostler.logging import also_about
 from ostler.reasons import words_of
 from ostler.task_names import POD_EXECUTES, POD_GONE, PODS_CHANGED, POLLER_ENDED, STAMP
 from rules.claims.machines import Purpose
+from rules.claims.pod_view import PodView
 from rules.claims.stalls import FoundBy
 from tasks.claims.pod_events import ask_for_events
 from tasks.claims.retire import send_retire
@@ -165,7 +166,7 @@ def poller_ended(*, claim_id: int) -> None:
         rt.waker.send(STAMP, claim_id=each)
 
 
-def read_pod_of(rt: Runtime, claim: sweeps.LivePod) -> PodSeen | None:
+def read_pod_of(rt: Runtime, claim: sweeps.LivePod) -> PodView | None:
     """Return the Pod of a claim, or None if no Pod has its name and UID."""
     pod = get_pod(rt.kube, namespace=claim.namespace, name=claim.pod_name, policy=calls(SWEEP))
     return pod if pod is not None and pod.uid == claim.pod_uid else None

@@ -25,7 +25,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.epochs import write_epoch
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import list_pools
 from k8s_adapters.probe_pods import PROBE_POOL
 from models.db import epochs
@@ -48,13 +48,13 @@ from ostler.errors import (
     UpstreamError,
 )
 from ostler.reasons import meaning_of, words_of
+from rules.claims.pod_view import PodView
 from rules.claims.stamps import parse
 from rules.restore.epochs import CLUSTER_LOST_IT
 from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
 from rules.routing.scopes import Scope
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved
 from tasks.claims.github import ask_job
-from tasks.claims.pod_facts import pod_facts
 from tasks.pools.facts import problem_of
 from tasks.pools.mirror_pools import mark_unusable, mirror_pool
 from tasks.restore.epochs import compare, judge_only, read
@@ -109,7 +109,7 @@ NAMED = 10
 class PodJudgement:
     """One Pod with its evidence and verdict. `row` is None if the pool of the Pod has no row."""
 
-    pod: PodSeen
+    pod: PodView
     row: restoring.RowPod | None
     evidence: RestoredPod
     verdict: PodVerdict
@@ -261,7 +261,7 @@ class _Restore:
                 return  # this lease was restored with the rows and expires late; no process works under it
             time.sleep(0.5)
 
-    def _pods(self) -> list[PodSeen]:
+    def _pods(self) -> list[PodView]:
         """Return the Pods of the cluster. Record each Pod in a row if its pool has a row."""
         rt, namespaces = self._rt, self._rt.settings.namespaces
         pools = [pool for each in namespaces for pool in list_pools(rt.kube, namespace=each, policy=calls(SWEEP))]
@@ -279,14 +279,14 @@ class _Restore:
                 mark_unusable(rt, pool, problem=problem)
         for namespace in namespaces:
             for row in rt.transaction(pool_mirror.mirrored_pools, namespace=namespace):
-                mine = [pod_facts(pod) for pod in pods if (pod.namespace, pod.pool) == (namespace, row.name)]
+                mine = [pod for pod in pods if (pod.namespace, pod.pool) == (namespace, row.name)]
                 rt.transaction(pod_rows.record_pods, pool_id=row.id, pods=mine, now=NOW)
         highest = max((stamp.claim_id for pod in pods if (stamp := parse(pod.stamp)) is not None), default=0)
         if highest:
             rt.transaction(restoring.skip_claim_ids, highest)
         return pods
 
-    def _check_cluster(self, pods: Sequence[PodSeen]) -> None:
+    def _check_cluster(self, pods: Sequence[PodView]) -> None:
         """Raise `NotRestored` if the rows probably belong to another cluster or namespace (law L8).
 
         A namespace that was not listed counts as empty, because OSTLER_ELEVATED_NAMESPACE might be missing.
@@ -506,7 +506,7 @@ class _Restore:
 
 
 def _judge(
-    pod: PodSeen,
+    pod: PodView,
     row: restoring.RowPod | None,
     mine: Sequence[Registered],
     known: Sequence[restoring.KnownScope],

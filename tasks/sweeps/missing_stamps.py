@@ -6,11 +6,12 @@ import random
 from datetime import timedelta
 
 from k8s_adapters.metadata import ObjectSeen
-from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.task_names import MISSING_STAMPS, STAMP
+from rules.claims.pod_view import PodView
 from rules.claims.stamps import owned_by
 from rules.sweeps.reaping import Expect, Source, Witness
 from tasks.sweeps.frame import sweep
@@ -39,7 +40,7 @@ def missing_stamps(tick: Tick) -> None:
     tick.each(lacking, lambda claim: check(tick, claim))
 
 
-def carries(pod: ObjectSeen | PodSeen, claim: sweeps.LivePod) -> bool:
+def carries(pod: ObjectSeen | PodView, claim: sweeps.LivePod) -> bool:
     """Return True if a Pod has the stamp of its claim; False otherwise."""
     return pod.owner == claim.account_id and owned_by(pod.stamp, claim.claim_id)
 

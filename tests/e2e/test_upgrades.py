@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
 from lab.bootstrap import POOLS, SETS_POOL
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log
@@ -29,6 +29,7 @@ from lab.timings import timings
 from lab.traffic import follow, send
 from lab.verdict import judge
 from models.pools.pool_mirror import TEMPLATE_HOLDS
+from rules.claims.pod_view import PodView
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -127,7 +128,7 @@ def test_a_rollback_to_a_release_without_stateful_sets_and_back(start: Start, pr
     system = start(Options(pools=(SETS_POOL,), real_pods=2, workers=2, settings=SETTINGS))
     kube = system.kube()
 
-    def pods() -> list[PodSeen]:
+    def pods() -> list[PodView]:
         return list_pods(kube, namespace=system.namespace)
 
     def held() -> set[str]:

@@ -6,9 +6,10 @@ from typing import Protocol
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.identity import PodIdentity, TokenVerifier, review_token
-from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import get_pool
 from ostler.settings import Settings
+from rules.claims.pod_view import PodView
 from rules.upstream.retry import RetryPolicy
 
 _ONCE = RetryPolicy(attempts=1, deadline=3.0)
@@ -43,7 +44,7 @@ class Cluster(Protocol):
         Return None if the API server gives no verdict, for example because it does not answer in time.
         """
 
-    def pod(self, *, namespace: str, name: str) -> PodSeen | None:
+    def pod(self, *, namespace: str, name: str) -> PodView | None:
         """Return a Pod, or None if it does not exist. Raises UpstreamError if the query fails."""
 
     def has_pool(self, *, namespace: str, name: str) -> bool:
@@ -84,7 +85,7 @@ class KubernetesCluster:
             pod_uid=pod_uid,
         )
 
-    def pod(self, *, namespace: str, name: str) -> PodSeen | None:
+    def pod(self, *, namespace: str, name: str) -> PodView | None:
         """Read a Pod with one GET. Return None if the Pod does not exist."""
         return get_pod(self._client, namespace=namespace, name=name, policy=_ONCE)
 

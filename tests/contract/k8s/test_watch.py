@@ -10,10 +10,11 @@ import pytest
 
 from k8s_adapters.client import KubeClient, make_client, object_path
 from k8s_adapters.leases import create_lease, read_lease, write_lease
-from k8s_adapters.pods import PodSeen, list_pods_at
+from k8s_adapters.pods import list_pods_at
 from k8s_adapters.watching import Event, PodWatch, WatchBroken, WatchExpired
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
+from rules.claims.pod_view import PodView
 from rules.upstream.retry import ONCE
 from tests.contract.k8s.transport import MakeRunner
 
@@ -34,7 +35,7 @@ def delete(client: KubeClient, namespace: str, name: str) -> None:
     client.request("DELETE", object_path("pods", namespace=namespace, name=name), body={"gracePeriodSeconds": 0})
 
 
-def story(events: list[Event[PodSeen]]) -> list[tuple[str, str]]:
+def story(events: list[Event[PodView]]) -> list[tuple[str, str]]:
     """Return the kind and the name of each event, without the events of deletions that have only begun."""
     return [
         (event.kind, event.item.name)

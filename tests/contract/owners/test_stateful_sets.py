@@ -12,11 +12,12 @@ from k8s_adapters.names import EXIT_FINALIZER
 from k8s_adapters.owners import stateful_set
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.owners.stateful_set import APPS, KIND, TOO_OLD, Unsupported
-from k8s_adapters.pods import PodSeen, get_pod
+from k8s_adapters.pods import get_pod
 from k8s_adapters.pools import PoolSeen, create_pool, pod_hash
 from k8s_adapters.runners import Deletion, create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from ostler.errors import Gone
+from rules.claims.pod_view import PodView
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import MakeRunner, faulty_client
 from tests.waiting import eventually
@@ -29,11 +30,11 @@ REPLACED_WITHIN = 2.0
 """Seconds to wait for a successor. The controller replaces a Pod about 0.1 s after the Pod is gone."""
 
 
-def pod_of(admin: KubeClient, namespace: str, name: str = NAME) -> PodSeen | None:
+def pod_of(admin: KubeClient, namespace: str, name: str = NAME) -> PodView | None:
     return get_pod(admin, namespace=namespace, name=name)
 
 
-def created(admin: KubeClient, namespace: str, name: str = NAME) -> PodSeen:
+def created(admin: KubeClient, namespace: str, name: str = NAME) -> PodView:
     """Wait for the Pod, and return it."""
     found = eventually(lambda: pod_of(admin, namespace, name))
     assert found is not None
@@ -71,11 +72,11 @@ def finish(admin: KubeClient, namespace: str, *, code: int = 0, name: str = NAME
         admin.request("DELETE", object_path("pods", namespace=namespace, name=name), body={"gracePeriodSeconds": 0})
 
 
-def end(admin: KubeClient, namespace: str, pod: PodSeen, *, force: bool = False) -> Deletion:
+def end(admin: KubeClient, namespace: str, pod: PodView, *, force: bool = False) -> Deletion:
     return delete_runner(admin, namespace=namespace, name=pod.name, uid=pod.uid, attempt=pod.attempt, force=force)
 
 
-def end_all(admin: KubeClient, namespace: str, pod: PodSeen, *, force: bool = False) -> None:
+def end_all(admin: KubeClient, namespace: str, pod: PodView, *, force: bool = False) -> None:
     """End a runner as its callers do: again until its Pod is gone."""
 
     def is_gone() -> bool:

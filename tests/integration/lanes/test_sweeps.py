@@ -16,12 +16,12 @@ from github_adapters.endpoints.deliveries import DeliverySeen
 from github_adapters.endpoints.jobs import JobSeen
 from github_adapters.endpoints.runners import RunnerSeen
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import create_pool
 from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy
 from ostler.upstreams import TALLY
+from rules.claims.pod_view import PodView
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
 from tasks.worker import runtime as current
@@ -74,7 +74,7 @@ class Subject(Stage):
     number: int = 0
     pod: str = ""
 
-    def pods(self) -> dict[str, PodSeen]:
+    def pods(self) -> dict[str, PodView]:
         """Return the only Pod."""
         return {name: pod for name, pod in Stage.pods(self).items() if name == self.pod}
 

@@ -18,7 +18,7 @@ from github_adapters.endpoints.runners import RunnerSeen
 from github_adapters.endpoints.runs import RunSeen
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
 from k8s_adapters.pools import PoolSeen, create_pool
 from k8s_adapters.runner_scripts import RunnerScripts
 from lab.control_plane import ClusterAccess
@@ -30,6 +30,7 @@ from ostler.errors import Busy, Forbidden, Gone, NotInstalled, Retryable
 from ostler.secrets import Secret
 from ostler.timings import Timings
 from ostler.wakes import Waker
+from rules.claims.pod_view import PodView
 from rules.intake.events import WorkflowJobEvent
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
@@ -173,7 +174,7 @@ class Stage:
         for thread in threads:
             thread.join()
 
-    def pods(self) -> dict[str, PodSeen]:
+    def pods(self) -> dict[str, PodView]:
         """Return the Pods that are not terminating, by name."""
         found = list_pods(self.kube, namespace=self.namespace)
         return {pod.name: pod for pod in found if not pod.terminating}

@@ -16,7 +16,6 @@ from models.db import client_waits
 from models.db.engine import is_locked, make_engine, transaction
 from models.intake import repositories
 from models.pools import pod_rows
-from models.pools.pod_rows import PodFacts
 from models.sweeps import catch_up, prune, redelivery
 from models.upstream import gates as gate_rows
 from ostler.clock import utcnow
@@ -29,6 +28,7 @@ from tasks.sweeps.resume import resume
 from tasks.sweeps.stale_claims import stale_claims
 from tests.database import Database
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
+from tests.rows import pod_view
 
 
 @pytest.fixture
@@ -163,20 +163,7 @@ def test_reconciler_records_the_other_pods_when_the_row_of_one_is_locked(stage: 
         stage.add_pod(f"pod-{number}")
     (pool,) = stage.rows("SELECT id FROM pools")
     over = [
-        PodFacts(
-            name=name,
-            namespace="none",
-            uid=name,
-            attempt_id="a",
-            template_hash="h",
-            stamp_value="0",
-            created_at=utcnow(),
-            over=True,
-            terminal=True,
-            poller_exit_code=0,
-            runner_exit_code=0,
-            exit_reason=None,
-        )
+        pod_view(name, phase="Succeeded", poller_exit_code=0, runner_exit_code=0)
         for name in ("pod-1", "pod-2", "pod-3")
     ]
 

@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 import pytest
 
 from k8s_adapters.client import Json
-from k8s_adapters.pods import PodSeen, read_pod
+from k8s_adapters.pods import read_pod
+from rules.claims.pod_view import PodView
 
 RUNS: Json = {"running": {}}
 ENDED: Json = {"terminated": {"exitCode": 0}}
 WAITS: Json = {"waiting": {"reason": "ImagePullBackOff"}}
 
 
-def pod(phase: str = "Running", *, restarts: tuple[str, ...] = (), **containers: Json) -> PodSeen:
+def pod(phase: str = "Running", *, restarts: tuple[str, ...] = (), **containers: Json) -> PodView:
     """Return a Pod whose containers are in these states. `restarts` are native sidecars, which still run."""
     return read_pod(
         {
@@ -50,7 +51,7 @@ def pod(phase: str = "Running", *, restarts: tuple[str, ...] = (), **containers:
         (pod("Failed", poller={}, runner={}, dind={}), True, False),
     ],
 )
-def test_a_pod_is_over_when_poller_and_runner_have_terminated(seen: PodSeen, *, over: bool, outlived: bool) -> None:
+def test_a_pod_is_over_when_poller_and_runner_have_terminated(seen: PodView, *, over: bool, outlived: bool) -> None:
     assert (seen.is_over, seen.is_outlived) == (over, outlived)
     assert seen.is_terminal == (seen.phase in {"Succeeded", "Failed"})
 
@@ -82,7 +83,7 @@ def test_deletion_counts_from_when_it_was_asked_for() -> None:
     ],
 )
 def test_state_shows_whether_deletion_came_before_the_end(
-    seen: PodSeen, *, terminating: bool, first: bool | None
+    seen: PodView, *, terminating: bool, first: bool | None
 ) -> None:
     assert replace(seen, terminating=terminating).deleted_first is first
 

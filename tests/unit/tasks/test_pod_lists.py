@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8s_adapters.pods import PodSeen
+from rules.claims.pod_view import PodView
 from tasks.pools.observe import is_younger
 from tasks.pools.pod_lists import Listed, pack, unpack
 
@@ -28,11 +28,11 @@ def values_of(annotation: str) -> st.SearchStrategy[object]:
     return OF_TYPE[known] | st.none() if nothing else OF_TYPE[known]
 
 
-PODS = st.lists(st.builds(PodSeen, **{each.name: values_of(str(each.type)) for each in fields(PodSeen)}), max_size=5)
+PODS = st.lists(st.builds(PodView, **{each.name: values_of(str(each.type)) for each in fields(PodView)}), max_size=5)
 
 
 @given(PODS)
-def test_unpack_returns_the_pods_that_were_packed(pods: list[PodSeen]) -> None:
+def test_unpack_returns_the_pods_that_were_packed(pods: list[PodView]) -> None:
     assert unpack(pack(pods)) == pods
 
 

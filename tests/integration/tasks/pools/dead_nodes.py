@@ -11,9 +11,10 @@ import pytest
 
 from k8s_adapters import nodes as adapter
 from k8s_adapters.nodes import NodeSeen
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
 from ostler.clock import utcnow
 from ostler.errors import Gone
+from rules.claims.pod_view import PodView
 from rules.sweeps.nodes import NodeHealth, Ready
 from tasks.worker import nodes as of_nodes
 from tests.integration.tasks.conftest import Stage
@@ -97,7 +98,7 @@ def bind(stage: Stage, pod: str, node: str) -> None:
     stage.kube.request("POST", f"/api/v1/namespaces/{stage.namespace}/pods/{pod}/binding", body=body)
 
 
-def all_pods(stage: Stage) -> dict[str, PodSeen]:
+def all_pods(stage: Stage) -> dict[str, PodView]:
     """Return the Pods by name, also Terminating ones."""
     return {pod.name: pod for pod in list_pods(stage.kube, namespace=stage.namespace)}
 

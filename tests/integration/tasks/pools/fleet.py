@@ -8,8 +8,8 @@ from sqlalchemy import Row
 
 from k8s_adapters.client import MERGE_PATCH, Json, object_path
 from k8s_adapters.names import OWNER_LABEL
-from k8s_adapters.pods import PodSeen
 from ostler.errors import Forbidden
+from rules.claims.pod_view import PodView
 from tasks.claims.retire import retire
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
@@ -113,7 +113,7 @@ def reasons(stage: Stage) -> dict[str, str]:
     return {row.name: row.release_reason for row in rows}
 
 
-def stamp(stage: Stage, pod: PodSeen) -> None:
+def stamp(stage: Stage, pod: PodView) -> None:
     """Put the owner label on a Pod, as a stamp does."""
     path = f"/api/v1/namespaces/{stage.namespace}/pods/{pod.name}"
     body = {"metadata": {"labels": {OWNER_LABEL: "1"}}}

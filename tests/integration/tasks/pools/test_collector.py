@@ -15,9 +15,9 @@ import pytest
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.identity import review_token
 from k8s_adapters.names import DRAIN_FINALIZER
-from k8s_adapters.pods import PodSeen
 from k8s_adapters.pools import PoolSeen
 from lab.control_plane import ClusterAccess
+from rules.claims.pod_view import PodView
 from tests.guard import exists, guarded, lingering, own, refused, until_collected
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
@@ -164,7 +164,7 @@ def test_finalizer_alone_protects_busy_pods_from_background_deletion(
     assert exists(stage.kube, open_scene.canary)
 
 
-def token_of(stage: Stage, pod: PodSeen) -> str:
+def token_of(stage: Stage, pod: PodView) -> str:
     """Return a token as the kubelet puts it into the Pod."""
     spec = {
         "audiences": ["ostler-dispatch"],

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
 from ostler.clock import utcnow
+from rules.claims.pod_view import PodView
 from tasks.pools import observe
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept
@@ -21,7 +22,7 @@ def test_listed_at_is_the_time_before_the_list(stage: Stage, monkeypatch: pytest
     kept(stage)
     began: list[datetime] = []
 
-    def listing(*given: Any, **named: Any) -> Sequence[PodSeen]:
+    def listing(*given: Any, **named: Any) -> Sequence[PodView]:
         began.append(utcnow())
         return list_pods(*given, **named)
 

@@ -9,9 +9,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
-from k8s_adapters.pods import PodSeen, read_pod
+from k8s_adapters.pods import read_pod
 from models.db.engine import make_engine
 from ostler.errors import Retryable
+from rules.claims.pod_view import PodView
 from rules.sweeps.nodes import Gone
 from tasks.pools.mirror_pools import pool_changed, pools
 from tasks.pools.reconcile import reconcile
@@ -176,7 +177,7 @@ def test_a_pod_that_nobody_can_read_keeps_no_other_pool_from_its_own_list(
     (name,) = pods_of(stage, odd)
     read = read_pod
 
-    def refusing(item: Json) -> PodSeen:
+    def refusing(item: Json) -> PodView:
         if item["metadata"]["name"] == name:
             raise KeyError("status")
         return read(item)

@@ -10,12 +10,12 @@ from sqlalchemy import Connection
 from k8s_adapters.pools import delete_pool, get_pool
 from k8s_adapters.runners import create_runner, delete_runner
 from models.db.engine import transaction
-from models.pools.pod_rows import PodFacts, record_pods
+from models.pools.pod_rows import record_pods
 from models.tables.pod_births import adopt_pod
 from ostler.clock import utcnow
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept, polls, retired, rounds
-from tests.rows import insert_pool
+from tests.rows import insert_pool, pod_view
 
 
 def late(stage: Stage) -> tuple[str, str]:
@@ -133,20 +133,7 @@ def test_uid_of_a_pod_is_written_to_the_row_of_its_own_pool(clusterless: Stage) 
         "SELECT id, namespace, 'pod-1', 'a', 'h', now() FROM pools"
     )
     small, _ = pool_ids(stage)
-    seen = PodFacts(
-        name="pod-1",
-        namespace="none",
-        uid="u",
-        attempt_id="a",
-        template_hash="h",
-        stamp_value="",
-        created_at=utcnow(),
-        over=False,
-        terminal=False,
-        poller_exit_code=None,
-        runner_exit_code=None,
-        exit_reason=None,
-    )
+    seen = pod_view("pod-1", uid="u")
     transaction(stage.rt.engine, lambda db: record_pods(db, pool_id=small, pods=[seen], now=utcnow()))
     assert [row.uid for row in stage.rows("SELECT uid FROM runner_pods ORDER BY pool_id")] == ["u", None]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from k8s_adapters.client import MERGE_PATCH
-from k8s_adapters.pods import PodSeen, list_pods
+from k8s_adapters.pods import list_pods
+from rules.claims.pod_view import PodView
 from tasks.pools.mirror_pools import pools
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, new_tick, polls, reasons, retired, rounds, spec, the_pool
@@ -127,7 +128,7 @@ def test_pods_are_created_when_the_list_of_the_pool_is_slow(stage: Stage, monkey
     stage.pool(replicas=3)
     pools.run()
 
-    def slow(*args: Any, **more: Any) -> list[PodSeen]:
+    def slow(*args: Any, **more: Any) -> list[PodView]:
         time.sleep(17.5)  # ten pages of 500 Pods at 1.75 s each
         return list_pods(*args, **more)
 

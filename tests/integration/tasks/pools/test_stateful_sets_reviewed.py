@@ -16,7 +16,6 @@ from k8s_adapters.pods import list_pods
 from models.pools import pod_rows
 from ostler.clock import utcnow
 from ostler.errors import Invalid
-from tasks.claims.pod_facts import pod_facts
 from tasks.claims.retire import retire
 from tasks.pools import create_pods
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
@@ -343,7 +342,7 @@ def test_volumes_of_a_pool_are_deleted_before_the_pool_is_gone(stage: Stage) -> 
 def test_a_list_that_is_older_than_the_end_of_a_pod_does_not_bring_it_back(stage: Stage) -> None:
     (name,) = started(stage, 1, volumes=CACHE)
     listed_at = utcnow()
-    pods = [pod_facts(pod) for pod in list_pods(stage.kube, namespace=stage.namespace)]
+    pods = list_pods(stage.kube, namespace=stage.namespace)
     spec(stage, replicas=0)
 
     def is_gone() -> bool:

@@ -16,13 +16,13 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Engine, text
 
 from k8s_adapters.identity import KeyUnknown, PodIdentity, TokenRejected, Unjudged
-from k8s_adapters.pods import PodSeen
 from lab.redis import Redis
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.settings import Settings
 from ostler.timings import Timings
+from rules.claims.pod_view import PodView
 from tests.database import Database
 from tests.outbox import Outbox
 from tests.rows import insert_pool, run_sql
@@ -45,7 +45,7 @@ class StubCluster:
         self.reviewed: list[str] = []
         self.review_says: bool | None = True
         self.on_review: Callable[[], None] = lambda: None
-        self.pods: dict[str, PodSeen | Exception] = {}
+        self.pods: dict[str, PodView | Exception] = {}
         self.pools: set[str] = set()
         self.looked_up: list[str] = []
 
@@ -69,7 +69,7 @@ class StubCluster:
         self.on_review()
         return self.review_says
 
-    def pod(self, *, namespace: str, name: str) -> PodSeen | None:
+    def pod(self, *, namespace: str, name: str) -> PodView | None:
         assert namespace == NAMESPACE
         self.looked_up.append(name)
         found = self.pods.get(name)

@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from k8s_adapters.identity import KeyUnknown, TokenRejected
-from k8s_adapters.pods import PodSeen
 from ostler.clock import utcnow
 from ostler.errors import Retryable
+from rules.claims.pod_view import PodView
 from tests.integration.web.polls.stage import NAMESPACE, Stage
 from tests.waiting import eventually
 
 
-def seen(name: str, uid: str, **changes: Any) -> PodSeen:
+def seen(name: str, uid: str, **changes: Any) -> PodView:
     values: dict[str, Any] = {
         "name": name,
         "uid": uid,
@@ -39,7 +39,7 @@ def seen(name: str, uid: str, **changes: Any) -> PodSeen:
         "unschedulable": False,
         "waiting_reason": None,
     }
-    return PodSeen(**(values | changes))
+    return PodView(**(values | changes))
 
 
 def stranger(stage: Stage) -> tuple[str, str]:

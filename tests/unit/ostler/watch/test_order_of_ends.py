@@ -7,14 +7,15 @@ from typing import cast
 import pytest
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import PodSeen, read_pod
+from k8s_adapters.pods import read_pod
+from rules.claims.pod_view import PodView
 from watch.hints import Hints
 from watch.subjects import Pods
 
 DELETED = {"deletionTimestamp": "2026-11-23T12:03:34Z", "deletionGracePeriodSeconds": 30}
 
 
-def pod(*, ended: bool, deleted: bool) -> PodSeen:
+def pod(*, ended: bool, deleted: bool) -> PodView:
     state = {"terminated": {"exitCode": 0}} if ended else {"running": {}}
     metadata = {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-11-23T12:00:00Z"}
     return read_pod(
@@ -40,7 +41,7 @@ def pod(*, ended: bool, deleted: bool) -> PodSeen:
         ([pod(ended=False, deleted=False)], None),
     ],
 )
-def test_first_state_that_shows_an_end_decides_what_came_first(states: list[PodSeen], first: bool | None) -> None:
+def test_first_state_that_shows_an_end_decides_what_came_first(states: list[PodView], first: bool | None) -> None:
     hints = Hints(executing_after=5)
     subject = Pods(cast("KubeClient", None), hints, namespace="n")
     for state in states:
