@@ -60,7 +60,7 @@ was measured with kube-apiserver and etcd. *Web*, *worker*, *beat* and *watch* a
 
 All processes share {cores} cores: Ostler, its load, Postgres, Redis and the lab. The column *others* is the number of
 cores that processes outside the benchmark used, in the median round. If this number is above 0.2, these processes might
-have distorted the figure.
+have distorted the figure. A figure that was calculated from others has no such number.
 """
 
 
@@ -198,8 +198,12 @@ def _result(figure: Figure, target: Target) -> str:
 
 
 def _others(figure: Figure) -> str:
-    others = sorted(each.others for each in figure.rounds)
-    return f"{others[len(others) // 2]:.1f}"
+    """Return the cores that other processes used, or `-` for a figure that was calculated after the measurement.
+
+    Such a figure has a window of no length, in which a single tick of the clock would count as a whole core.
+    """
+    others = sorted(each.others for each in figure.rounds if each.seconds > 0)
+    return f"{others[len(others) // 2]:.1f}" if others else "-"
 
 
 def _amount(value: float, unit: str, *, digits: int = _DIGITS) -> str:

@@ -71,6 +71,13 @@ def test_many_observations_are_thinned_without_losing_their_percentiles(tmp_path
     assert facts["command"] == "python -m benchmarks latency --quick"
 
 
+def test_calculated_figure_shows_no_cores_of_others(tmp_path: Path) -> None:
+    recorder = Recorder("latency", quick=True)
+    recorder.add("many ÷ few", "ratio", 1.2, Window(others=1.0))
+    recorder.write(tmp_path)
+    assert "| many ÷ few | 1.2 | - | - |" in render(tmp_path, notes=tmp_path)
+
+
 def test_nothing_measured_is_no_figure() -> None:
     with pytest.raises(ValueError, match="nothing was measured"):
         Recorder("latency", quick=True).add("none", "ms", [], WINDOW)
