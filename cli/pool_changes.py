@@ -17,7 +17,8 @@ import typer
 
 from cli.cluster import in_cluster
 from cli.output import Json, author, fail, print_json
-from rules.pools.spec_writers import shell_manager
+from rules.changes import Via
+from rules.pools.spec_writers import manager_of
 
 if TYPE_CHECKING:
     from cli.cluster import InCluster
@@ -52,7 +53,7 @@ def scale(
     """Set the number of Pods of a pool. Surplus warm Pods are retired. The command refuses an autoscaled pool."""
     from k8s_adapters.pools import scale_pool
 
-    manager = shell_manager(author().who)
+    manager = manager_of(author().who, Via.SHELL)
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
         _refuse_terminating(pool)
@@ -237,7 +238,7 @@ def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
 def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
     from k8s_adapters.pools import pause_pool
 
-    manager = shell_manager(author().who)
+    manager = manager_of(author().who, Via.SHELL)
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
         if pool.paused == paused:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from rules.changes import Via
+
 FIELD_MANAGER = "ostler"
 """Ostler's name in the managed fields of objects. The API server takes this name from the header User-Agent.
 
 Of the spec of a pool, Ostler's workers write only the replicas of an autoscaled pool.
 """
 
-SHELL_MANAGER = "ostler-cli"
-"""Begin of the field manager of the commands. The name of the OS user follows."""
+_MANAGERS = {Via.SHELL: "ostler-cli", Via.API: "ostler-api", Via.DASHBOARD: "ostler-dashboard"}
+"""Begin of the field manager of a person's change, by the way of the change. The name of the person follows."""
 
 UNKNOWN = "unknown"
 
 
-def shell_manager(user: str) -> str:
-    """Return the field manager of the commands of an OS user. Kubernetes allows 128 printable characters."""
-    return "".join(each for each in f"{SHELL_MANAGER}:{user}" if each.isprintable())[:128]
+def manager_of(who: str, via: Via) -> str:
+    """Return the field manager of a change by a person. Kubernetes allows 128 printable characters."""
+    return "".join(each for each in f"{_MANAGERS[via]}:{who}" if each.isprintable())[:128]
 
 
 def is_ours(manager: str) -> bool:
-    """Return True for the field manager of a worker or a command of Ostler."""
-    return manager == FIELD_MANAGER or manager.startswith(f"{SHELL_MANAGER}:")
+    """Return True for the field manager of a worker of Ostler, or of a person who used Ostler."""
+    return manager == FIELD_MANAGER or manager.startswith(tuple(f"{each}:" for each in _MANAGERS.values()))
 
 
 def spec_writer(writers: Sequence[str], *, changed: Collection[str]) -> str | None:

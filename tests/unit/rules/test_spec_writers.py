@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from k8s_adapters.pools import read_pool
-from rules.pools.spec_writers import is_ours, shell_manager, spec_writer
+from rules.changes import Via
+from rules.pools.spec_writers import is_ours, manager_of, spec_writer
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,10 @@ def test_latest_writer_other_than_the_autoscaler_is_the_author(
 
 
 def test_field_manager_of_a_shell_fits_into_kubernetes() -> None:
-    assert shell_manager("alice") == "ostler-cli:alice"
-    assert len(shell_manager("a" * 300)) == 128
-    assert shell_manager("a\nb") == "ostler-cli:ab"
-    assert [is_ours(each) for each in ("ostler", shell_manager("a"), "ostler-cli", "gitops")] == [
+    assert manager_of("alice", Via.SHELL) == "ostler-cli:alice"
+    assert len(manager_of("a" * 300, Via.API)) == 128
+    assert manager_of("a\nb", Via.SHELL) == "ostler-cli:ab"
+    assert [is_ours(each) for each in ("ostler", manager_of("a", Via.DASHBOARD), "ostler-cli", "gitops")] == [
         True,
         True,
         False,
