@@ -37,6 +37,7 @@ from k8s_adapters.names import (
     CONTAINERS_KUBERNETES,
     DRAIN_FINALIZER,
     KIND,
+    PAUSE_ANNOTATION,
     PLURAL,
 )
 from k8s_adapters.runner_scripts import SCRIPTS_FOLDER, scripts_name
@@ -184,6 +185,8 @@ class PoolSeen:
     max_runner_age: float | None = None
     writers: tuple[str, ...] = ()
     """Field managers that wrote the spec, the latest first."""
+    pause_request: str | None = None
+    """Id of the last request to pause or resume the pool that a worker carried out."""
 
     @property
     def persistent(self) -> bool:
@@ -313,6 +316,21 @@ def pause_pool(
     return _patch(client, pool, {"metadata": {"uid": pool.uid}, "spec": {"paused": paused}}, manager, policy)
 
 
+def answer_pause_request(
+    client: KubeClient, pool: PoolSeen, *, request: str, paused: bool, manager: str, policy: RetryPolicy | None = None
+) -> PoolSeen:
+    """Pause or resume a pool as `pause_pool` does, and write the id of the request to the pool in the same call.
+
+    Raises `Conflict` if the pool has changed since it was read. `manager` is as in `scale_pool`.
+    """
+    metadata = {
+        "uid": pool.uid,
+        "resourceVersion": pool.resource_version,
+        "annotations": {PAUSE_ANNOTATION: request},
+    }
+    return _patch(client, pool, {"metadata": metadata, "spec": {"paused": paused}}, manager, policy)
+
+
 def _patch(client: KubeClient, pool: PoolSeen, body: Json, manager: str | None, policy: RetryPolicy | None) -> PoolSeen:
     path, query = pool_path(pool.namespace, pool.name), {} if manager is None else {"fieldManager": manager}
     return read_pool(client.request("PATCH", path, body=body, query=query, content_type=MERGE_PATCH, policy=policy))
@@ -406,6 +424,7 @@ def read_pool(item: Json) -> PoolSeen:
         replicas=int(spec.get("replicas", 0)),
         replicas_writer=_replicas_writer(metadata, spec),
         writers=_writers(metadata),
+        pause_request=(metadata.get("annotations") or {}).get(PAUSE_ANNOTATION),
         paused=bool(spec.get("paused")),
         autoscaled=bool(autoscaling.get("enabled")),
         min_warm=int(autoscaling.get("minWarm", 1)),

@@ -71,6 +71,9 @@ class Pool(Base):
         server_default="0", comment="generation of the spec that was read last, usable or not"
     )
     paused: Mapped[bool] = mapped_column(server_default="false")
+    pause_request: Mapped[dict[str, Any] | None] = mapped_column(
+        JSONB, comment="request of a person to pause or resume the pool that no worker has carried out; NULL: none"
+    )
     autoscaled: Mapped[bool] = mapped_column(server_default="false")
     min_warm: Mapped[int] = mapped_column(server_default="1")
     max_replicas: Mapped[int] = mapped_column(server_default="10")

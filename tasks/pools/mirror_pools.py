@@ -11,13 +11,14 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.pools import PoolSeen, get_pool, list_pools
 from k8s_adapters.writes import recorded
 from models.claims import watch_reports
-from models.pools import draining, pool_mirror
+from models.pools import draining, pause_requests, pool_mirror
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
 from tasks.pools import finalizers, pod_lists
 from tasks.pools.facts import pool_facts, problem_of
+from tasks.pools.pause_requests import carry_out
 from tasks.worker.base import HINT, SWEEP, calls, repeated, task
 from tasks.worker.failing_calls import record_writes
 from tasks.worker.runtime import Runtime, runtime
@@ -74,6 +75,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
             changed |= end_missing_pool(rt, row, namespace=namespace)
         except (UpstreamError, DBAPIError) as error:
             log.warning("pool.existence_not_checked", namespace=namespace, pool=row.name, error=words_of(error))
+    carry_out_requests(rt, namespace)
     if changed:
         rt.waker.send(REMATCH)
 
@@ -91,10 +93,28 @@ def pool_changed(*, namespace: str, pool: str) -> None:
         for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
             if row.name == pool and (found is None or row.uid != found.uid):
                 changed |= end_missing_pool(rt, row, namespace=namespace)
+        carry_out_requests(rt, namespace, name=pool)
     if changed:
         rt.waker.send(REMATCH)
     for pool_id in rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=[pool]):
         rt.waker.reconcile(pool_id)
+
+
+def carry_out_requests(rt: Runtime, namespace: str, *, name: str | None = None) -> None:
+    """Carry out the requests to pause or resume pools of a namespace, or of one of them, and mirror these pools."""
+    for row in rt.transaction(pause_requests.pools_with_requests, namespace=namespace):
+        if name not in (None, row.name):
+            continue
+        began = utcnow()
+        with recorded() as writes:
+            try:
+                pool = carry_out(rt, namespace=namespace, name=row.name, uid=row.uid)
+                if pool is not None:
+                    mirror_listed_pool(rt, pool)
+            except (UpstreamError, DBAPIError) as error:  # an error of one pool must not stop the others (L14)
+                log.warning("pool.request_not_carried_out", namespace=namespace, pool=row.name, error=words_of(error))
+        if writes.outcomes:
+            record_writes(rt, namespace=namespace, pool=row.name, uid=row.uid, outcomes=writes.outcomes, began=began)
 
 
 def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
