@@ -19,7 +19,7 @@ from rules.routing.holds import HoldReason
 _COLUMNS = """
     t.id, t.namespace, t.name, t.image, t.labels, CAST(t.vcpu AS float8) / 1000 AS vcpu,
     CAST(t.memory AS float8) / 1024 AS memory_gib, t.replicas, t.allowed_accounts, t.allowed_repositories,
-    t.routing_priority, t.draining, t.paused, t.autoscaled, t.min_warm, t.max_replicas, t.scaled_up_at,
+    t.routing_priority, t.draining, t.paused, t.pause_request, t.autoscaled, t.min_warm, t.max_replicas, t.scaled_up_at,
     t.scaled_down_at, t.scaling, coalesce(t.status -> 'conditions', '[]'::jsonb) AS conditions,
     t.created_at, t.deleted_at, CASE WHEN t.deleted_at IS NULL THEN t.status END AS status,
     greatest(t.status_at, t.status_checked_at) AS status_at
@@ -70,10 +70,17 @@ def shown(pool: Row[Any], *, now: datetime) -> dict[str, Any]:
     """Return a pool of this module as the commands and the API show it.
 
     `status` has the numbers that the reconciler wrote last, with the time at which a reconcile last found them to be
-    current. It is None before the first reconcile, and after the pool's object is gone.
+    current. It is None before the first reconcile, and after the pool's object is gone. `pause_request` is the request
+    to pause or resume the pool that no worker has carried out, or None.
     """
     fields = dict(pool._mapping)
     stored, at = fields.pop("status"), fields.pop("status_at")
+    if asked := fields["pause_request"]:
+        fields["pause_request"] = {
+            "paused": asked["paused"],
+            "by": f"{asked['who']} ({asked['via']})",
+            "at": datetime.fromisoformat(asked["at"]),
+        }
     if stored is None or at is None:
         return fields | {"status": None}
     # A reconciler that does not know a state counts no Pod in it.

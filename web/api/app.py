@@ -25,7 +25,7 @@ from web.process.publisher import Publisher
 
 _DESCRIPTION = """
 Read jobs, claims, Pods, pools, accounts, repairs and changes. Set the budget, the weight and the access of an account,
-queue a job again, and pause sweeps.
+queue a job again, and pause pools and sweeps.
 
 **Token.** Every call needs `Authorization: Bearer TOKEN`. `ostler token create NAME --scope read` creates a token and
 prints it once. GET needs the scope `read`. PUT and POST need the scope `write`. On this page, press *Authorize* first.
@@ -84,7 +84,7 @@ def build_api(settings: Settings, *, database: Callable[[], Database], publisher
     api.include_router(jobs.router(database, cursors, publisher, settings.timings), responses=missing)
     api.include_router(claims.router(database, cursors), responses=missing)
     api.include_router(pods.router(database, cursors, settings.timings), responses=missing)
-    api.include_router(pools.router(database, cursors), responses=missing)
+    api.include_router(pools.router(database, cursors, publisher), responses=missing)
     api.include_router(accounts.router(database, cursors, publisher, settings.timings), responses=missing)
     api.include_router(sweeps.router(database, cursors), responses=missing)
     api.include_router(changes.router(database, cursors), responses=missing)

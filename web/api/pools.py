@@ -1,23 +1,29 @@
-"""`/v1/pools`: the pools as their rows describe them."""
+"""`/v1/pools`: the pools as their rows describe them, and requests to pause or resume them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from pydantic import AliasChoices, BaseModel, Field
+from fastapi import APIRouter, Query, Request
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from models.browse.diagnoses import told_pool
 from models.browse.pools import PoolFilter, list_pools, shown
+from models.pools import pause_requests
 from ostler.clock import utcnow
+from ostler.task_names import POOL_CHANGED
+from rules.changes import Author
 from rules.pools.scaling import Verdict
 from rules.waiting.steps import Diagnosis
 from web.api.cursors import Cursors
 from web.api.database import Database
-from web.api.problems import not_found
+from web.api.gate import author
+from web.api.problems import Refusal, not_found, problem_of
 from web.api.schema import Id, Listing, Name, Page, Shown
+from web.process.publisher import Publisher
 
 
 class Pools(Listing):
@@ -73,6 +79,22 @@ class PoolStatus(BaseModel):
     lost: int = Field(description="Pods on nodes that are gone, except spent Pods; they are in no other number")
 
 
+class PauseRequest(BaseModel):
+    """A request to pause or resume a pool that no worker has carried out yet."""
+
+    paused: bool = Field(description="true: pause the pool; false: resume it")
+    by: str = Field(examples=["alice (dashboard)"])
+    at: datetime
+
+
+class Paused(BaseModel):
+    """The pause of a pool. A paused pool creates and retires no Pods. Its warm Pods still serve jobs."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"paused": True}]})
+
+    paused: bool = Field(strict=True)
+
+
 class Pool(Shown):
     """One RunnerPool."""
 
@@ -89,6 +111,9 @@ class Pool(Shown):
     routing_priority: int
     draining: bool
     paused: bool
+    pause_request: PauseRequest | None = Field(
+        description="request that a worker carries out within seconds; null: there is none"
+    )
     autoscaled: bool = Field(description="true: the autoscaler sets the replicas")
     min_warm: int = Field(
         description="warm Pods that the autoscaler provides in addition to Pods with jobs", examples=[1]
@@ -126,7 +151,25 @@ class PoolDetail(Pool):
     why: Diagnosis
 
 
-def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
+async def ask_pause(database: Database, publisher: Publisher, pool_id: int, *, paused: bool, by: Author) -> None:
+    """Write a request to pause or resume a pool, and send the hint to a worker.
+
+    Raises Refusal (404) if there is no such pool, and Refusal (409) if the pool cannot be paused.
+    """
+    asked = await database.run(lambda db: pause_requests.ask(db, pool_id, paused=paused, by=by))
+    if asked is None:
+        raise not_found("pool")
+    if asked.refused:
+        raise Refusal(
+            HTTPStatus.CONFLICT,
+            "pool-drains",
+            "The pool drains and cannot be paused",
+            "A drain cannot be cancelled. Create the pool again after its deletion.",
+        )
+    publisher.send(POOL_CHANGED, namespace=asked.namespace, pool=asked.name)
+
+
+def router(database: Callable[[], Database], cursors: Cursors, publisher: Callable[[], Publisher]) -> APIRouter:
     """Return the routes of pools."""
     routes = APIRouter(prefix="/v1/pools", tags=["pools"])
 
@@ -155,6 +198,16 @@ def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:
 
     @routes.get("/{pool_id}", summary="Show a pool with its numbers", response_model=PoolDetail)
     async def pool(pool_id: Id) -> dict[str, Any]:
+        return await read(pool_id)
+
+    @routes.put(
+        "/{pool_id}/paused",
+        summary="Ask for the pause of a pool, or for its end",
+        response_model=PoolDetail,
+        responses={409: problem_of("The pool drains and cannot be paused")},
+    )
+    async def pause(pool_id: Id, new: Paused, request: Request) -> dict[str, Any]:
+        await ask_pause(database(), publisher(), pool_id, paused=new.paused, by=author(request))
         return await read(pool_id)
 
     return routes
