@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from models.browse.accounts import account_story
 from models.browse.jobs import job_name
+from models.pools.pool_mirror import pool_object
 from models.routing.accounts import set_access
 from models.routing.usage import pools_with_work
 from models.sweeps import sweep_runs
@@ -27,6 +28,7 @@ from rules.routing.access import Access
 from web.api.database import Database
 from web.api.gate import read_body
 from web.api.jobs import queue_again
+from web.api.pools import ask_pause
 from web.api.problems import Refusal
 from web.process.publisher import Publisher
 from web.ui.rendering import HOLDER, may_write, number, page
@@ -57,6 +59,12 @@ CHANGES: Mapping[str, Change] = {
     "hold": Change(
         "account", "Hold the account", "It gets no further Pods, and its queued jobs wait. Running jobs go on."
     ),
+    "pause-pool": Change(
+        "pool",
+        "Pause the pool",
+        "The reconciler creates no Pods and retires no Pods that work. Warm Pods still serve jobs.",
+    ),
+    "resume-pool": Change("pool", "Resume the pool", "The reconciler creates and retires Pods again."),
     "pause": Change(
         "sweep",
         "Pause the sweep",
@@ -107,6 +115,9 @@ class Forms:
         by = Author(request.scope[HOLDER].name, Via.DASHBOARD, utcnow())
         if change.kind == "job":
             await queue_again(self._database(), self._publisher(), number(given), by=by)
+        elif change.kind == "pool":
+            paused = what == "pause-pool"
+            await ask_pause(self._database(), self._publisher(), number(given), paused=paused, by=by)
         else:
             why = form.get("why", "").replace("\x00", "")[:LONGEST_WHY]
             pools = await self._database().run(lambda db: _make(db, what, given, by=by, why=why))
@@ -138,6 +149,9 @@ def _named(db: Connection, kind: str, given: str) -> str:
     elif kind == "account":
         story = account_story(db, number(given))
         found = None if story is None else story.account.login
+    elif kind == "pool":
+        pool = pool_object(db, number(given))
+        found = None if pool is None else pool.name
     else:
         found = job_name(db, number(given))
     if found is None:

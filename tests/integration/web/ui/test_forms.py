@@ -13,7 +13,17 @@ from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.ui.conftest import OWN, Dashboard
 from tests.integration.web.ui.test_pages import HOSTILE, Parsed
 
-CHANGES = [("requeue", "100"), ("hold", "7"), ("allow", "7"), ("pause", "rematch"), ("resume", "rematch")]
+CHANGES = [
+    ("requeue", "100"),
+    ("hold", "7"),
+    ("allow", "7"),
+    ("pause", "rematch"),
+    ("resume", "rematch"),
+    ("pause-pool", "1"),
+    ("resume-pool", "1"),
+]
+PAGES = ("/ui/jobs/100", "/ui/accounts/7", "/ui/pools/1", "/ui/sweeps")
+"""Pages with changes. The last one has a form instead of links."""
 
 
 @pytest.fixture
@@ -53,9 +63,34 @@ def test_each_change_is_made_after_its_confirmation_and_recorded(dashboard: Dash
         ("account", {"access": "allowed"}),
         ("sweep", {"paused": True}),
         ("sweep", {"paused": False}),
+        ("pool", {"asked_paused": True}),
+        ("pool", {"asked_paused": False}),
     ]
     assert found[3].why == "we restore Postgres"
-    assert "ostler.rematch" in {name for name, _ in dashboard.outbox.sent}
+    sent = dashboard.outbox.sent
+    assert "ostler.rematch" in {name for name, _ in sent}
+    assert sent[-1] == ("ostler.pool_changed", {"namespace": "runners", "pool": "small"})
+
+
+def test_page_of_a_pool_shows_a_request_until_a_worker_has_carried_it_out(dashboard: Dashboard, writer: str) -> None:
+    form = confirmation(dashboard, "pause-pool", "1", writer)
+    assert send(dashboard, form, writer).headers["location"] == "/ui/pools/1"
+    shown = Parsed(dashboard.see("/ui/pools/1").text).text
+    assert "alice (dashboard) asked" in shown
+    assert "to pause the pool" in shown
+    dashboard.execute("UPDATE pools SET pause_request = NULL, paused = true")
+    assert "asked" not in Parsed(dashboard.see("/ui/pools/1").text).text
+
+
+def test_pool_that_drains_is_not_paused_and_one_that_is_gone_has_no_buttons(dashboard: Dashboard, writer: str) -> None:
+    form = confirmation(dashboard, "pause-pool", "1", writer)
+    dashboard.execute("UPDATE pools SET draining = true")
+    answer = send(dashboard, form, writer)
+    assert (answer.status_code, "cannot be paused" in answer.text) == (409, True)
+    dashboard.execute("UPDATE pools SET deleted_at = now()")
+    assert send(dashboard, form, writer).status_code == 404
+    assert "/ui/change?" not in dashboard.see("/ui/pools/1", cookie=writer).text
+    assert recorded(dashboard) == []
 
 
 def test_claimed_job_begins_its_release_and_a_running_job_is_refused(dashboard: Dashboard, writer: str) -> None:
@@ -108,12 +143,11 @@ def test_login_replaces_a_cookie_that_somebody_else_has_set(dashboard: Dashboard
 
 def test_token_without_write_sees_no_buttons_and_gets_403(dashboard: Dashboard, writer: str) -> None:
     limited = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[7]))
-    pages = ("/ui/jobs/100", "/ui/accounts/7", "/ui/sweeps")
-    assert ["/ui/change?" in dashboard.see(path, cookie=writer).text for path in pages] == [True, True, False]
+    assert ["/ui/change?" in dashboard.see(path, cookie=writer).text for path in PAGES] == [True, True, True, False]
     assert 'action="/ui/change"' in dashboard.see("/ui/sweeps", cookie=writer).text
     stolen = confirmation(dashboard, "hold", "7", writer)
     for cookie in (dashboard.cookie, limited):
-        for path in pages:
+        for path in PAGES:
             text = dashboard.see(path, cookie=cookie).text
             assert "/ui/change?" not in text
             assert 'action="/ui/change"' not in text
@@ -126,7 +160,7 @@ def test_token_without_write_sees_no_buttons_and_gets_403(dashboard: Dashboard, 
 
 def test_stream_of_a_page_has_no_buttons(dashboard: Dashboard, writer: str) -> None:
     # Readers with other rights share the stream.
-    for path in ("/ui/jobs/100", "/ui/accounts/7", "/ui/sweeps"):
+    for path in PAGES:
         live = dashboard.see(path, cookie=writer).text.partition('<div id="live"')[2]
         assert live
         assert "/ui/change?" not in live, path
@@ -141,6 +175,8 @@ def test_stream_of_a_page_has_no_buttons(dashboard: Dashboard, writer: str) -> N
         "what=hold&object=8",
         "what=hold&object=x",
         "what=pause&object=broom",
+        "what=pause-pool&object=9",
+        "what=resume-pool&object=x",
         "what=requeue&object=99",
         "what=requeue&object=99999999999999999999",
     ],
