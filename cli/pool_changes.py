@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import remote
 from cli.cluster import in_cluster
 from cli.output import Json, author, fail, print_json
 from rules.changes import Via
@@ -22,6 +23,7 @@ from rules.pools.spec_writers import manager_of
 
 if TYPE_CHECKING:
     from cli.cluster import InCluster
+    from cli.remote import Api
     from k8s_adapters.client import KubeClient
     from k8s_adapters.pools import PoolSeen
 
@@ -36,12 +38,15 @@ Name = Annotated[str, typer.Argument(help="name of the pool, as `ostler pool lis
 
 
 def pause(name: Name, as_json: Json = False) -> None:
-    """Pause a pool. The reconciler then creates no Pods and retires no Pods that work. Warm Pods still serve jobs."""
+    """Pause a pool. The reconciler then creates no Pods and retires no Pods that work. Warm Pods still serve jobs.
+
+    With OSTLER_API_URL, the command asks the REST API, and a worker changes the pool.
+    """
     _set_paused(name, paused=True, as_json=as_json)
 
 
 def resume(name: Name, as_json: Json = False) -> None:
-    """End the pause of a pool."""
+    """End the pause of a pool. With OSTLER_API_URL, the command asks the REST API, and a worker changes the pool."""
     _set_paused(name, paused=False, as_json=as_json)
 
 
@@ -238,6 +243,9 @@ def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
 def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
     from k8s_adapters.pools import pause_pool
 
+    if (api := remote.chosen()) is not None:
+        _ask_api(api, name, paused=paused, as_json=as_json)
+        return
     manager = manager_of(author().who, Via.SHELL)
 
     def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
@@ -252,6 +260,19 @@ def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
     state = "paused" if paused else "not paused"
     already = " already" if before.paused == paused else ""
     _print(after, f"{name} is {state}{already}", as_json=as_json)
+
+
+def _ask_api(api: Api, name: str, *, paused: bool, as_json: bool) -> None:
+    asked = api.put(f"pools/{api.id_of('pools', 'name', name, deleted=False)}/paused", {"paused": paused})
+    if asked is None:
+        fail(f"there is no pool {name!r}, or its RunnerPool is gone")
+    if as_json:
+        print_json(asked)
+    else:
+        typer.echo(
+            f"a worker {'pauses' if paused else 'resumes'} {asked['name']} within seconds; `ostler pool show {name}` "
+            "shows the result"
+        )
 
 
 def _refuse_terminating(pool: PoolSeen) -> None:

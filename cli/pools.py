@@ -140,6 +140,9 @@ def show(
         print_json(found)
         return
     print_text(f"{found['name']} (id {found['id']}) in namespace {found['namespace']}: {found['state']}")
+    if asked := found["pause_request"]:
+        wish = "pause" if asked["paused"] else "resume"
+        print_text(f"{asked['by']} asked {age(asked['at'], now=now)} ago to {wish} it; no worker has done it yet")
     print_summary(found["why"])
     print_text(f"Replicas: {found['replicas']}, {_scaling(found)}")
     print_text(f"Size: {found['vcpu']:g} vCPU, {found['memory_gib']:g} GiB")

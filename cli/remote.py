@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from cli.output import AWAY, MISTAKE, fail, given_id
+from cli.output import AWAY, MISTAKE, NOT_FOUND, fail, given_id
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.secrets import Secret
 from ostler.settings import ApiAccess, read
@@ -28,7 +28,11 @@ PAGE = 200
 """Most rows that the API returns at once."""
 MOST_BYTES = 64 * 1024 * 1024
 
-_STATUS: Mapping[int, int] = {HTTPStatus.FORBIDDEN: MISTAKE, HTTPStatus.UNPROCESSABLE_ENTITY: MISTAKE}
+_STATUS: Mapping[int, int] = {
+    HTTPStatus.FORBIDDEN: MISTAKE,
+    HTTPStatus.UNPROCESSABLE_ENTITY: MISTAKE,
+    HTTPStatus.CONFLICT: NOT_FOUND,
+}
 
 _TIMES = frozenset({"at", "not_before"})
 
@@ -66,14 +70,20 @@ class Api:
         found: dict[str, Any] | None = self._ask(path, query)
         return found
 
-    def id_of(self, path: str, field: str, given: str | None) -> int | None:
+    def put(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """Change one object, and return it. Return None if the API does not know it."""
+        changed: dict[str, Any] | None = self._ask(path, {}, method="PUT", body=body)
+        return changed
+
+    def id_of(self, path: str, field: str, given: str | None, **filters: Any) -> int | None:
         """Return the id of the row of a list whose `field` has the value `given`, or None if `given` is None.
 
+        `filters` are further filters of the list.
         A number is returned as the id without a check. Ends the command with a message if no row or several rows match.
         """
         if given is None or (number := given_id(given)) is not None:
             return None if given is None else number
-        rows, _ = self.items(path, limit=2, **{field: given})
+        rows, _ = self.items(path, limit=2, **{field: given, **filters})
         what = path.removesuffix("s")
         if not rows:
             fail(f"there is no {what} {given!r}, or the token does not show it")
@@ -90,27 +100,30 @@ class Api:
 
         return connections(egress.proxy_for(self._url, os.environ), os.environ)
 
-    def _ask(self, path: str, query: Mapping[str, Any]) -> Any:
+    def _ask(
+        self, path: str, query: Mapping[str, Any], *, method: str = "GET", body: dict[str, Any] | None = None
+    ) -> Any:
         import urllib3
 
         from ostler.reasons import endpoint, reason_of
 
         try:
             answer = self._connections.request(
-                "GET",
+                method,
                 f"{self._url}/api/v1/{path}?{urlencode({name: _plain(value) for name, value in query.items()})}",
                 headers={"Authorization": f"Bearer {self._token.reveal()}", "Accept": "application/json"},
                 timeout=TIMEOUT,
+                json=body,
                 retries=urllib3.Retry(2, redirect=0, raise_on_redirect=False, raise_on_status=False),
                 preload_content=False,
             )
-            body = answer.read(MOST_BYTES)
+            content = answer.read(MOST_BYTES)
             answer.release_conn()
         except urllib3.exceptions.HTTPError as error:
             raise StoreUnreachable(
                 f"the API at {endpoint(self._url)} does not answer: {reason_of(error)}. Check OSTLER_API_URL"
             ) from None
-        return self._read(answer.status, body)
+        return self._read(answer.status, content)
 
     def _read(self, status: int, body: bytes) -> Any:
         """Return the content of an answer, or None if the API does not know the object."""

@@ -133,3 +133,21 @@ def test_a_wrong_address_or_token_is_one_line_with_the_cure(developer: Developer
     alone = developer.run("jobs", OSTLER_API_TOKEN="")
     assert (alone.returncode, "OSTLER_API_TOKEN: it is not set; must be set together" in alone.stderr) == (2, True)
     assert developer.stage.reader not in refused.stdout + refused.stderr + away.stderr + other.stderr
+
+
+def test_pool_is_paused_over_the_api_with_a_token_that_may_write(developer: Developer) -> None:
+    (pool,) = run_sql(developer.operator.database.engine, "SELECT id, name FROM pools")
+    token = developer.stage.token(TokenScope.READ, TokenScope.WRITE, name="alice")
+    refused = developer.run("pool", "pause", pool.name)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    done = developer.run("pool", "pause", pool.name, token=token)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"a worker pauses {pool.name} within seconds" in done.stdout
+    assert "alice (API) asked" in developer.run("pool", "show", pool.name).stdout
+    assert "to pause it; no worker has done it yet" in developer.operator.run("pool", "show", pool.name).stdout
+    asked = developer.json("pool", "resume", str(pool.id), token=token)
+    assert asked["pause_request"]["paused"] is False
+    assert developer.run("pool", "pause", "99", token=token).returncode == 1
+    run_sql(developer.operator.database.engine, "UPDATE pools SET draining = true")
+    refused = developer.run("pool", "pause", pool.name, token=token)
+    assert (refused.returncode, "cannot be paused" in refused.stderr) == (1, True)
