@@ -476,8 +476,7 @@ NO_PROMISE: Mapping[str, str] = {
     "a limit of process ids | attack or fault": DEFINITION,
     "separate nodes | attack or fault": ADVICE,
     "By default, only the limit of the whole node": DEFINITION,
-    "If a job reaches the limit, the job continues": DEFINITION,
-    "A slow hash would only slow down": DEFINITION,
+    "A job at the limit continues": DEFINITION,
     "A logout deletes the cookie in the browser": ADVICE,
 }
 """Sentences that promise nothing of the product."""
