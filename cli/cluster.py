@@ -14,8 +14,8 @@ from ostler.settings import load_cluster
 
 if TYPE_CHECKING:
     from k8s_adapters.client import KubeClient
-    from k8s_adapters.pools import PoolSeen
     from ostler.errors import UpstreamError
+    from rules.pools.pool_spec import PoolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class InCluster:
     kube: KubeClient
     namespaces: tuple[str, ...]
 
-    def pool(self, name: str) -> PoolSeen:
+    def pool(self, name: str) -> PoolSpec:
         """Return the pool with this name. Ends the command with a message if the pool does not exist.
 
         If each of the two namespaces has a pool of this name, the command also ends: the operator has to select one.

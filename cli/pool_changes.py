@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cli.cluster import InCluster
     from cli.remote import Api
     from k8s_adapters.client import KubeClient
-    from k8s_adapters.pools import PoolSeen
+    from rules.pools.pool_spec import PoolSpec
 
 MOST_PODS = 10_000
 TRIES = 5
@@ -60,7 +60,7 @@ def scale(
 
     manager = manager_of(author().who, Via.SHELL)
 
-    def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
+    def change(kube: KubeClient, pool: PoolSpec) -> PoolSpec:
         _refuse_terminating(pool)
         if pool.autoscaled:
             fail(
@@ -155,7 +155,7 @@ def drain(
     """
     from k8s_adapters.pools import drain_pool
 
-    def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
+    def change(kube: KubeClient, pool: PoolSpec) -> PoolSpec:
         if pool.terminating:
             return pool
         if not yes:
@@ -187,7 +187,7 @@ def drain(
         typer.echo(f"{name} is draining; `ostler pool list` shows the progress")
 
 
-def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
+def _watch(cluster: InCluster, pool: PoolSpec, *, quiet: bool) -> bool:
     """Wait until the pool is deleted, and return True.
 
     Print each change of the progress on stderr unless `quiet`. Raises `Retryable` if the API server has not answered
@@ -228,7 +228,7 @@ def _watch(cluster: InCluster, pool: PoolSeen, *, quiet: bool) -> bool:
     return True
 
 
-def _left(cluster: InCluster, pool: PoolSeen) -> str | None:
+def _left(cluster: InCluster, pool: PoolSpec) -> str | None:
     """Return a description of the remaining Pods of a draining pool, or None if the pool is deleted."""
     from k8s_adapters.pools import get_pool
 
@@ -248,7 +248,7 @@ def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
         return
     manager = manager_of(author().who, Via.SHELL)
 
-    def change(kube: KubeClient, pool: PoolSeen) -> PoolSeen:
+    def change(kube: KubeClient, pool: PoolSpec) -> PoolSpec:
         if pool.paused == paused:
             return pool
         if paused:
@@ -275,14 +275,14 @@ def _ask_api(api: Api, name: str, *, paused: bool, as_json: bool) -> None:
         )
 
 
-def _refuse_terminating(pool: PoolSeen) -> None:
+def _refuse_terminating(pool: PoolSpec) -> None:
     if pool.terminating:
         fail(f"pool {pool.name} is draining, and a drain cannot be cancelled; create it again after its deletion")
 
 
 def _changed(
-    cluster: InCluster, name: str, change: Callable[[KubeClient, PoolSeen], PoolSeen]
-) -> tuple[PoolSeen, PoolSeen]:
+    cluster: InCluster, name: str, change: Callable[[KubeClient, PoolSpec], PoolSpec]
+) -> tuple[PoolSpec, PoolSpec]:
     """Apply a change to a pool, and return the pool before and after it.
 
     If another client changes the pool between read and write, the change is retried.
@@ -299,14 +299,14 @@ def _changed(
     raise AssertionError("unreachable")
 
 
-def _print(pool: PoolSeen, words: str, *, as_json: bool) -> None:
+def _print(pool: PoolSpec, words: str, *, as_json: bool) -> None:
     if as_json:
         print_json(shown(pool))
     else:
         typer.echo(words)
 
 
-def shown(pool: PoolSeen) -> dict[str, Any]:
+def shown(pool: PoolSpec) -> dict[str, Any]:
     """Return the JSON of a pool: its name and namespace, and the fields that show the effect of these commands."""
     return {
         "name": pool.name,

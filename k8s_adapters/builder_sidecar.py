@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from k8s_adapters.client import Json
 from k8s_adapters.names import CONTAINERS_DIND
-from k8s_adapters.pools import Builder
 from rules.pools.pod_template import (
     BUILDER,
     BUILDER_CACHE_VOLUME,
@@ -26,6 +25,7 @@ from rules.pools.pod_template import (
     RUNNER,
     WORK_VOLUME,
 )
+from rules.pools.pool_spec import Builder
 
 FOLDER = "/var/run/ostler-builder"
 BUILDKIT_ADDRESS = f"unix://{FOLDER}/buildkitd.sock"

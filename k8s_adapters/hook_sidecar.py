@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from k8s_adapters.client import Json
 from k8s_adapters.names import CONTAINERS_KUBERNETES, CONTAINERS_LABEL
-from k8s_adapters.pools import HookPods, PoolSeen
 from rules.pools.pod_template import HOOKS, HOOKS_PROGRAM, HOOKS_TOKEN_VOLUME, HOOKS_VOLUME, RUNNER
+from rules.pools.pool_spec import HookPods, PoolSpec
 
 FOLDER = "/var/run/ostler-hooks"
 SOCKET = f"{FOLDER}/hooks.sock"
@@ -25,7 +25,7 @@ _CPU, _MEMORY = "250m", "256Mi"
 _STARTS_WITHIN = 180  # seconds
 
 
-def add_sidecar(pod: Json, *, pool: PoolSeen, containers: HookPods, image: str) -> None:
+def add_sidecar(pod: Json, *, pool: PoolSpec, containers: HookPods, image: str) -> None:
     """Add the sidecar, its volumes and the variable for the runner to a Pod that `build_pod` makes."""
     name = pod["metadata"]["name"]
     pod["metadata"]["labels"][CONTAINERS_LABEL] = CONTAINERS_KUBERNETES
@@ -40,7 +40,7 @@ def add_sidecar(pod: Json, *, pool: PoolSeen, containers: HookPods, image: str) 
     runner["volumeMounts"].append({"name": HOOKS_VOLUME, "mountPath": FOLDER, "readOnly": True})
 
 
-def _sidecar(name: str, pool: PoolSeen, containers: HookPods, image: str) -> Json:
+def _sidecar(name: str, pool: PoolSpec, containers: HookPods, image: str) -> Json:
     return {
         "name": HOOKS,
         "image": image,
@@ -81,7 +81,7 @@ def _sidecar(name: str, pool: PoolSeen, containers: HookPods, image: str) -> Jso
     }
 
 
-def _disk(pool: PoolSeen) -> list[Json]:
+def _disk(pool: PoolSpec) -> list[Json]:
     """Return the variable with the limit of disk space. A hook Pod has the limit of container `runner`."""
     limit = pool.ephemeral_storage_limit_mib
     return [] if limit is None else [{"name": "OSTLER_HOOKS_DISK_MIB", "value": str(limit)}]

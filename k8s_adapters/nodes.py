@@ -17,10 +17,10 @@ import msgspec
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.pools import HOOK_PODS, PoolSeen
 from k8s_adapters.runners import build_pod
 from ostler.errors import Gone, Retryable
 from rules.pools.fleets import NOTHING, Fleet, Node, Size, Taint, Toleration
+from rules.pools.pool_spec import HOOK_PODS, PoolSpec
 from rules.sweeps.nodes import NodeHealth, Ready
 from rules.upstream.retry import RetryPolicy
 
@@ -71,7 +71,7 @@ def get_node(client: KubeClient, *, name: str, policy: RetryPolicy | None = None
         return None
 
 
-def needs_of(pool: PoolSeen) -> Needs:
+def needs_of(pool: PoolSpec) -> Needs:
     """Return the requirements of the Pods of a pool: of all containers and sidecars, with the pool's overlay.
 
     If the pool has container jobs, the size includes the hook Pods that its account is charged for. Otherwise warm Pods

@@ -36,7 +36,7 @@ from k8s_adapters.names import (
 from k8s_adapters.owners.detaching import end_owner, is_orphaned
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.pods import get_pod, read_pod
-from k8s_adapters.pools import PoolSeen, mounted_ca, pod_hash
+from k8s_adapters.pools import mounted_ca, pod_hash
 from k8s_adapters.resources import Created, create_role, create_role_binding, create_service_account
 from k8s_adapters.runner_scripts import (
     JOB_COMPLETED,
@@ -68,6 +68,7 @@ from rules.pools.pod_template import (
     lay_over,
     outlive_lost_nodes,
 )
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.workloads import stateful_set_of
 from rules.upstream.retry import RetryPolicy
 
@@ -96,7 +97,7 @@ class Deletion(enum.Enum):
 def create_runner(
     client: KubeClient,
     *,
-    pool: PoolSeen,
+    pool: PoolSpec,
     name: str,
     attempt: str,
     dispatch_url: str,
@@ -144,7 +145,7 @@ def create_runner(
 def _create_rights(
     client: KubeClient,
     *,
-    pool: PoolSeen,
+    pool: PoolSpec,
     name: str,
     attempt: str,
     account_uid: str,
@@ -378,7 +379,7 @@ def _objects_with_name(client: KubeClient, *, namespace: str, name: str, policy:
     return found
 
 
-def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:
+def build_service_account(*, pool: PoolSpec, name: str, attempt: str) -> Json:
     """Return the JSON of a runner's ServiceAccount. It has no mounted token, and no rights without container jobs."""
     return {
         "apiVersion": "v1",
@@ -390,7 +391,7 @@ def build_service_account(*, pool: PoolSeen, name: str, attempt: str) -> Json:
 
 def build_pod(
     *,
-    pool: PoolSeen,
+    pool: PoolSpec,
     name: str,
     attempt: str,
     dispatch_url: str,
@@ -492,7 +493,7 @@ def build_pod(
     return pod
 
 
-def _restricted(pod: Json, pool: PoolSeen) -> Json:
+def _restricted(pod: Json, pool: PoolSpec) -> Json:
     """Set the security context of Ostler's own containers in all containers of a Pod.
 
     Containers that the pool's overlay adds get this security context as well. Above the level `restricted`, the overlay
@@ -510,7 +511,7 @@ def _restricted(pod: Json, pool: PoolSeen) -> Json:
     return pod
 
 
-def _metadata(*, pool: PoolSeen, name: str, attempt: str, digest: str) -> Json:
+def _metadata(*, pool: PoolSpec, name: str, attempt: str, digest: str) -> Json:
     return {
         "name": name,
         "namespace": pool.namespace,
@@ -522,7 +523,7 @@ def _metadata(*, pool: PoolSeen, name: str, attempt: str, digest: str) -> Json:
     }
 
 
-def _poller(pool: PoolSeen, dispatch_url: str) -> Json:
+def _poller(pool: PoolSpec, dispatch_url: str) -> Json:
     return {
         "name": POLLER,
         "image": pool.image,
@@ -553,7 +554,7 @@ def _trust(pod: Json, name: str) -> None:
     poller["volumeMounts"].append({"name": CA_VOLUME, "mountPath": _CA_FOLDER, "readOnly": True})
 
 
-def _register(pool: PoolSeen) -> Json:
+def _register(pool: PoolSpec) -> Json:
     """Return the container that registers a persistent runner. It executes no code of jobs."""
     return {
         "name": REGISTER,
@@ -573,7 +574,7 @@ def _register(pool: PoolSeen) -> Json:
     }
 
 
-def _runner(pool: PoolSeen) -> Json:
+def _runner(pool: PoolSpec) -> Json:
     """Return the container that executes jobs.
 
     A persistent runner has the volume of its registration in the place of the volume that the poller writes to, so that
@@ -608,7 +609,7 @@ def _scripts_mount() -> Json:
     return {"name": SCRIPTS_VOLUME, "mountPath": SCRIPTS_FOLDER, "readOnly": True}
 
 
-def _runner_resources(pool: PoolSeen) -> Json:
+def _runner_resources(pool: PoolSpec) -> Json:
     """Return the requests and limits of the container `runner`. Its disk has no limit unless the pool sets one.
 
     The request of disk is enough to protect other Pods. A node without free disk first evicts the Pods that use more
@@ -644,7 +645,7 @@ def _security() -> Json:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def _elevated(pool: PoolSeen, *, privileged: bool = False) -> Json:
+def _elevated(pool: PoolSpec, *, privileged: bool = False) -> Json:
     """Return the security context of a container that executes jobs.
 
     A process with `allowPrivilegeEscalation` can start a program such as sudo, which needs the capabilities that the

@@ -18,10 +18,12 @@ import urllib3
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.pods import read_pod
-from k8s_adapters.pools import PoolSeen, pool_path, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import pool_path
 from k8s_adapters.retry import find_failure
 from ostler.errors import Retryable
 from rules.claims.pod_view import PodView
+from rules.pools.pool_spec import PoolSpec
 from rules.upstream.retry import Network
 
 GRACE = 5.0
@@ -162,7 +164,7 @@ class PodWatch(Watch[PodView]):
         super().__init__(client, path, selector=POOL_LABEL, read=read_pod, since=since, seconds=seconds)
 
 
-class PoolWatch(Watch[PoolSeen]):
+class PoolWatch(Watch[PoolSpec]):
     """A watch of pools."""
 
     def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:

@@ -9,11 +9,12 @@ from contextlib import contextmanager, suppress
 from k8s_adapters.admission import refuses_the_collector
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.names import API_VERSION, KIND
-from k8s_adapters.pools import PoolSeen, create_pool, delete_pool
+from k8s_adapters.pools import create_pool, delete_pool
 from lab import helm
 from lab.control_plane import ClusterAccess
 from lab.manifests import Kinds
 from ostler.errors import Gone
+from rules.pools.pool_spec import PoolSpec
 from tests.waiting import eventually
 
 POLICY = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
@@ -78,7 +79,7 @@ def until_collected(kube: KubeClient, namespace: str) -> None:
     eventually(lambda: not exists(kube, path), what="the collector knows RunnerPools", within=3 * PATIENCE)
 
 
-def own(kube: KubeClient, pool: PoolSeen) -> str:
+def own(kube: KubeClient, pool: PoolSpec) -> str:
     """Create an unprotected object that a pool owns, to show the collector's acts, and return its path."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": pool.name, "uid": pool.uid}
     body = {"metadata": {"name": f"{pool.name}-canary", "ownerReferences": [owner]}}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, Row, func, insert, text
+from sqlalchemy import Connection, Engine, Row, func, insert, text
 
-from models.pools.pool_mirror import PoolFacts
+from k8s_adapters.pool_reader import read_pool
+from models.pools import pool_mirror
 from models.schema import metadata
 from ostler.clock import utcnow
 from rules.changes import Author, Via
 from rules.claims.pod_view import PodView
+from rules.pools.pool_spec import PoolSpec
 
 
 def author(who: str = "test") -> Author:
@@ -80,25 +84,21 @@ def insert_job(engine: Engine, job_id: int, **columns: Any) -> None:
         db.execute(insert(metadata.tables["jobs"]).values(row))
 
 
-def pool_facts(name: str = "small", **changed: Any) -> PoolFacts:
-    """Return a pool as the reconciler observes it. `changed` replaces or extends the defaults."""
-    facts: dict[str, Any] = {
-        "uid": "pool-1",
-        "namespace": "runners",
-        "name": name,
-        "image": "image",
-        "labels": ("linux",),
-        "runner_group_id": 1,
-        "vcpu": 2000,
-        "memory": 4096,
-        "replicas": 2,
-        "allowed_accounts": (),
-        "allowed_repositories": (),
-        "routing_priority": 0,
-        "template_hash": "hash",
-        "draining": False,
-    }
-    return PoolFacts(**(facts | changed))
+def pool_spec(name: str = "small", **changed: Any) -> PoolSpec:
+    """Return a pool as the cluster shows it. `changed` replaces or extends the defaults."""
+    metadata = {"uid": "pool-1", "namespace": "runners", "name": name}
+    spec = {"image": "image", "runnerLabels": ["linux"], "replicas": 2}
+    return replace(read_pool({"metadata": metadata, "spec": spec}), template_hash="hash", **changed)
+
+
+def mirror_pool(db: Connection, pool: PoolSpec, *, now: datetime) -> bool:
+    """Mirror a pool whose Pods have the hash `template_hash`."""
+    return pool_mirror.mirror_pool(db, pool, pool.template_hash, 300.0, now=now)
+
+
+def mark_problem(db: Connection, pool: PoolSpec, *, problem: str, now: datetime) -> None:
+    """Record the problem of a pool whose Pods have the hash `template_hash`."""
+    pool_mirror.mark_problem(db, pool, pool.template_hash, 300.0, problem=problem, now=now)
 
 
 def pod_view(name: str, **changed: Any) -> PodView:

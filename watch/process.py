@@ -12,13 +12,13 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pools import PoolSeen
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
 from ostler.reasons import meaning_of, reason_of
 from ostler.wakes import Waker
 from rules.claims.pod_view import PodView
+from rules.pools.pool_spec import PoolSpec
 from rules.upstream.leadership import RENEW
 from watch.follower import Follower
 from watch.hints import Hints, send_all
@@ -53,7 +53,7 @@ class _Place:
         self._client = client
         self._seconds = settings.timings.watch_timeout
         self._pods: Follower[PodView] | None = None
-        self._pools: Follower[PoolSeen] | None = None
+        self._pools: Follower[PoolSpec] | None = None
 
     @property
     def ended(self) -> bool:

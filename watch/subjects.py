@@ -10,9 +10,10 @@ from typing import Protocol, TypeVar
 
 from k8s_adapters.client import KubeClient
 from k8s_adapters.pods import list_pods_at
-from k8s_adapters.pools import PoolSeen, list_pools_at
+from k8s_adapters.pools import list_pools_at
 from k8s_adapters.watching import PodWatch, PoolWatch, Watch
 from rules.claims.pod_view import PodView
+from rules.pools.pool_spec import PoolSpec
 from rules.upstream.retry import RetryPolicy
 from rules.upstream.watching import PoolObservation, Sight, hints_of, pool_changed
 from watch.hints import Ending, Hints
@@ -136,7 +137,7 @@ class Pools:
         """Return a watch of pools that starts at resource version `version` and ends after `seconds`."""
         return PoolWatch(self._client, namespace=self.namespace, since=version, seconds=seconds)
 
-    def observe(self, item: PoolSeen, *, deleted: bool) -> None:
+    def observe(self, item: PoolSpec, *, deleted: bool) -> None:
         """Compare one pool with its remembered state. `deleted` is true if the pool was deleted."""
         sight = PoolObservation(item.name, item.generation, terminating=item.terminating)
         self._note(item.uid, None if deleted else sight)

@@ -16,10 +16,10 @@ from http import HTTPStatus
 import urllib3
 
 from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.pools import PoolSeen
 from k8s_adapters.runners import create_runner
 from k8s_adapters.stamps import stamp
 from ostler.errors import Retryable
+from rules.pools.pool_spec import PoolSpec
 
 OWNER = 1001
 _FIRST_CLAIM = 1_000_000
@@ -52,7 +52,7 @@ class Made:
 class Herd:
     """Stamped runner Pods of one pool, all running, and their ServiceAccounts."""
 
-    def __init__(self, client: KubeClient, pool: PoolSeen, *, etcd_url: str) -> None:
+    def __init__(self, client: KubeClient, pool: PoolSpec, *, etcd_url: str) -> None:
         """Create the first Pod through the API server."""
         self.count = 1
         self._client, self._namespace = client, pool.namespace

@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 
     from github_adapters.endpoints.app import AppInstallation
     from k8s_adapters.client import KubeClient
-    from k8s_adapters.pools import PoolSeen
     from models.browse.health import Server
     from models.browse.sweeps import SweepSeen
     from models.db.epochs import EpochSeen, Lost
+    from rules.pools.pool_spec import PoolSpec
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class Context:
         """Settings of the cluster: the kubeconfig, and the namespaces of runner Pods."""
         return self._once("place", load_cluster)
 
-    def pools(self) -> list[PoolSeen]:
+    def pools(self) -> list[PoolSpec]:
         """Return the pools of every namespace of runner Pods. Raises what the Kubernetes client raises."""
         return [pool for each in self.place.namespaces for pool in list_pools(self.kube, namespace=each)]
 

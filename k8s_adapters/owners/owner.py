@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created
+from rules.pools.pool_spec import PoolSpec
 from rules.upstream.retry import RetryPolicy
 
 
@@ -33,7 +33,7 @@ class OwnerFound:
 class Owner(Protocol):
     """An adapter for one workload. All methods can be repeated after any failure."""
 
-    def create(self, client: KubeClient, *, pool: PoolSeen, pod: Json, policy: RetryPolicy | None) -> Created:
+    def create(self, client: KubeClient, *, pool: PoolSpec, pod: Json, policy: RetryPolicy | None) -> Created:
         """Create the Pod with this JSON, or the owner whose controller creates it.
 
         The result has the UID of the Pod, or an empty UID if a controller creates the Pod later. Raises what

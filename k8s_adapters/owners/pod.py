@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.owners.owner import OwnerFound
-from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created, create_pod
+from rules.pools.pool_spec import PoolSpec
 from rules.upstream.retry import RetryPolicy
 
 
@@ -16,7 +16,7 @@ class PodOwner:
         self,
         client: KubeClient,
         *,
-        pool: PoolSeen,
+        pool: PoolSpec,
         pod: Json,
         policy: RetryPolicy | None,
     ) -> Created:

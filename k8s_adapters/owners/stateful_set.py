@@ -24,15 +24,14 @@ from k8s_adapters.names import (
     RUNNER_LABEL,
 )
 from k8s_adapters.owners.owner import OwnerFound
-from k8s_adapters.owners.volumes import volume_shape
 from k8s_adapters.pod_events import list_events
 from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import PoolSeen
 from k8s_adapters.refusals import Refusal, failure_in, refusal_in
 from k8s_adapters.resources import Created, create_stateful_set
 from k8s_adapters.writes import note_failure
 from ostler.errors import Conflict, Gone, Retryable, UpstreamError
 from rules.pools.pod_template import POLLER, RUNNER
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.workloads import pod_name_of, stateful_set_of
 from rules.upstream.retry import RetryPolicy
 
@@ -63,7 +62,7 @@ class PodRefused(UpstreamError):
 class StatefulSetOwner:
     """Owner of Pods with a StatefulSet each. See `k8s_adapters.owners.owner.Owner`."""
 
-    def create(self, client: KubeClient, *, pool: PoolSeen, pod: Json, policy: RetryPolicy | None) -> Created:
+    def create(self, client: KubeClient, *, pool: PoolSpec, pod: Json, policy: RetryPolicy | None) -> Created:
         """Create the StatefulSet. Its controller creates the Pod.
 
         Raises `Unsupported` if the API server is too old. If an earlier call created the StatefulSet, raises
@@ -108,7 +107,7 @@ class StatefulSetOwner:
         finalizers.remove(client, path, uid=uid, finalizer=EXIT_FINALIZER, policy=policy)
 
 
-def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
+def build_stateful_set(*, pool: PoolSpec, pod: Json) -> Json:
     """Return the JSON of the StatefulSet whose Pod has the given JSON."""
     metadata = pod["metadata"]
     name = _set_of(metadata["name"])
@@ -117,7 +116,7 @@ def build_stateful_set(*, pool: PoolSeen, pod: Json) -> Json:
     for container in (*spec["containers"], *spec.get("initContainers", ())):
         container.setdefault("restartPolicy", "Never")  # a sidecar has its own
     claims = () if pool.volumes is None else pool.volumes.claims
-    shape = "" if pool.volumes is None else volume_shape(pool.volumes)
+    shape = pool.volume_shape or ""
     mounts = [{"name": claim.name, "mountPath": claim.mount_path} for claim in claims]
     runner: Json = next(each for each in spec["containers"] if each["name"] == RUNNER)
     runner["volumeMounts"] = [*runner.get("volumeMounts", ()), *mounts]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from datetime import datetime
 
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import DIGEST_ANNOTATION, POOL_LABEL, POOL_UID_ANNOTATION, RUNNER_LABEL
-from k8s_adapters.pools import Volumes
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.volumes import VolumeSeen
@@ -50,12 +47,6 @@ def delete_volume(
         client.request("DELETE", object_path(_KIND, namespace=namespace, name=name), body=body, policy=policy)
     except (Gone, Conflict):
         return
-
-
-def volume_shape(volumes: Volumes) -> str:
-    """Return 16 hex digits that identify the claims of a pool's volumes. The folders of their mounts do not count."""
-    claims = [(each.name, each.storage_mib, each.storage_class, each.access_mode) for each in volumes.claims]
-    return hashlib.sha256(json.dumps(claims).encode()).hexdigest()[:16]
 
 
 def _read(item: Json) -> VolumeSeen:

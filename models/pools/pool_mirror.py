@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 from models.db.sql import text
 from models.tables import changes
 from rules.changes import Author, ChangeKind, Via, difference
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.spec_writers import UNKNOWN, spec_writer
 
 TEMPLATE_HOLDS = timedelta(minutes=2)
@@ -26,52 +27,51 @@ The task that creates the Pod ends within 20 seconds.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class PoolFacts:
-    """A pool as the cluster shows it. CPU is in millicores, memory in MiB, and times are in seconds."""
-
-    uid: str
-    namespace: str
-    name: str
-    image: str
-    labels: tuple[str, ...]
-    runner_group_id: int
-    vcpu: int
-    memory: int
-    replicas: int
-    allowed_accounts: tuple[int, ...]
-    allowed_repositories: tuple[str, ...]
-    routing_priority: int
-    template_hash: str
-    draining: bool
-    draining_since: datetime | None = None
-    generation: int = 0
-    paused: bool = False
-    autoscaled: bool = False
-    min_warm: int = 1
-    max_replicas: int = 10
-    scale_down_delay: float = 600.0
-    max_unavailable_percent: int = 10
-    start_timeout: float = 300.0
-    max_concurrent: int = 100
-    drain_timeout: float | None = None
-    max_job_seconds: float | None = None
-    start_target: float | None = None
-    runner_group_name: str | None = None
-    allow_forks: bool = False
-    pod_security: str = "restricted"
-    workload: str = "Pod"
-    volume_reclaim: str | None = None
-    volume_shape: str | None = None
-    registers_in: str | None = None
-    max_runner_age: float | None = None
-    max_surge: int | None = None
-    replicas_writer: str | None = None
-    writers: tuple[str, ...] = ()
-    """Field managers that wrote the spec, the latest first. They are no columns of the row."""
-
-
-_MIRRORED = tuple(field.name for field in fields(PoolFacts) if field.name not in {"uid", "namespace", "writers"})
+_FIELDS = {
+    "vcpu": "charged_millicores",
+    "memory": "charged_mib",
+    "allow_forks": "serves_forks",
+    "draining": "terminating",
+    "draining_since": "deleted_at",
+}
+"""Fields of the specification whose column has another name."""
+_MIRRORED = (
+    "name",
+    "image",
+    "labels",
+    "runner_group_id",
+    "runner_group_name",
+    "vcpu",
+    "memory",
+    "replicas",
+    "allowed_accounts",
+    "allowed_repositories",
+    "routing_priority",
+    "draining",
+    "draining_since",
+    "generation",
+    "paused",
+    "autoscaled",
+    "min_warm",
+    "max_replicas",
+    "scale_down_delay",
+    "max_unavailable_percent",
+    "max_surge",
+    "max_concurrent",
+    "drain_timeout",
+    "max_job_seconds",
+    "start_target",
+    "allow_forks",
+    "pod_security",
+    "workload",
+    "volume_reclaim",
+    "volume_shape",
+    "registers_in",
+    "max_runner_age",
+    "replicas_writer",
+    "template_hash",
+    "start_timeout",
+)
 _NOT_IN_CHANGES = {"generation", "replicas_writer", "draining_since"}
 """Columns that follow from others, or say nothing about the spec."""
 _CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositories": "text[]"}
@@ -109,31 +109,34 @@ _ROUTING = (
 )
 
 
-def mirror_pool(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
-    """Write a pool's facts into its row. Return True if the written facts might change the routing of jobs.
+def mirror_pool(db: Connection, pool: PoolSpec, template_hash: str, start_timeout: float, *, now: datetime) -> bool:
+    """Write a pool's specification into its row. Return True if the written values might change the routing of jobs.
 
-    Nothing is written if the row already contains the same facts, or facts of a newer generation.
+    `template_hash` is the hash of the pool's present Pods, and `start_timeout` the time in seconds that a Pod may take
+    to its first poll. Both depend on the settings of the worker. Nothing is written if the row already contains the
+    same values, or those of a newer generation.
     """
+    values = _values(pool, template_hash, start_timeout)
     row = _row(db, pool.uid)
     if row is None:
-        return _insert(db, pool, now=now)
+        return _insert(db, pool, values, now=now)
     # During a deployment, old and new workers might compute two hashes of one spec. The first hash is kept for
     # `TEMPLATE_HOLDS`. Otherwise old and new workers would replace each other's starting Pods.
-    pool = _with_recorded_template(row, pool, now=now)
-    if not _differing(row, pool) and row.deleted_at is None and row.problem is None:
+    wanted = _with_recorded_template(row, values, now=now)
+    if not _differing(row, wanted) and row.deleted_at is None and row.problem is None:
         return False
     db.execute(text("SELECT pg_advisory_xact_lock(:id)"), {"id": row.id})
     row = _row(db, pool.uid)  # again, because another worker might have written the row before this lock
     if row is None or row.generation > pool.generation:
         return False  # another worker has written a later generation
-    pool = _with_recorded_template(row, pool, now=now)
+    wanted = _with_recorded_template(row, values, now=now)
     # After a change of the routing, the next reconcile takes all queued jobs out of the pool, and `rematch` routes them
     # again (`tasks.routing.rerouting`). Until the reconcile has read them all, the matcher matches no job of the pool.
-    rerouted = row.deleted_at is not None or not _differing(row, pool).isdisjoint(_ROUTING)
-    db.execute(text(_UPDATE), {**_values(pool, now), "rerouted": rerouted})
+    rerouted = row.deleted_at is not None or not _differing(row, wanted).isdisjoint(_ROUTING)
+    db.execute(text(_UPDATE), {**wanted, "uid": pool.uid, "rerouted": rerouted, "now": now})
     if row.generation != pool.generation or row.deleted_at is not None:
-        before = {**_fields(row), "problem": row.problem, "deleted": row.deleted_at is not None}
-        _record(db, row.id, pool, before=before, after={**_fields(pool), "problem": None, "deleted": False}, now=now)
+        before = {**_shown(row._asdict()), "problem": row.problem, "deleted": row.deleted_at is not None}
+        _record(db, row.id, pool, before=before, after={**_shown(wanted), "problem": None, "deleted": False}, now=now)
     return rerouted
 
 
@@ -157,16 +160,18 @@ def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
     return moved.rowcount > 0
 
 
-def mark_problem(db: Connection, pool: PoolFacts, *, problem: str, now: datetime) -> None:
+def mark_problem(
+    db: Connection, pool: PoolSpec, template_hash: str, start_timeout: float, *, problem: str, now: datetime
+) -> None:
     """Record that a pool's spec cannot be used, and its generation. The other columns keep their values.
 
     An older generation than that of the row is ignored. If the pool has no row, a row without labels and with 0
     replicas is inserted. Such a pool serves no job. With the row, the pool can drain, and Pods that belong to the pool
-    can be recorded.
+    can be recorded. `template_hash` and `start_timeout` are as in `mirror_pool`.
     """
     row = _row(db, pool.uid)
     if row is None:
-        _insert(db, replace(pool, labels=(), replicas=0), now=now)
+        _insert(db, pool, {**_values(pool, template_hash, start_timeout), "labels": [], "replicas": 0}, now=now)
     elif (row.problem, row.generation) == (problem, pool.generation):
         return
     marked = db.execute(
@@ -184,27 +189,28 @@ def _row(db: Connection, uid: str) -> Row[Any] | None:
     return db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": uid}).one_or_none()
 
 
-def _with_recorded_template(row: Row[Any], pool: PoolFacts, *, now: datetime) -> PoolFacts:
-    """Return the pool with the template hash of its row, if the row's hash must be kept. Otherwise return `pool`.
+def _values(pool: PoolSpec, template_hash: str, start_timeout: float) -> dict[str, Any]:
+    """Return the mirrored columns of a pool, with the types that Postgres returns."""
+    fields = {column: getattr(pool, _FIELDS.get(column, column)) for column in _MIRRORED}
+    values = {column: list(value) if isinstance(value, tuple) else value for column, value in fields.items()}
+    scope = None if pool.registers_in is None else str(pool.registers_in)
+    return {**values, "registers_in": scope, "template_hash": template_hash, "start_timeout": start_timeout}
+
+
+def _with_recorded_template(row: Row[Any], values: dict[str, Any], *, now: datetime) -> dict[str, Any]:
+    """Return the values with the template hash of the row, if the row's hash must be kept. Otherwise return `values`.
 
     The row's hash is kept if the generation is the same and the row's hash is younger than `TEMPLATE_HOLDS`.
     """
     held = row.recorded_template == row.template_hash and row.template_at > now - TEMPLATE_HOLDS
-    if row.generation != pool.generation or not held:
-        return pool
-    return replace(pool, template_hash=row.template_hash)
+    return {**values, "template_hash": row.template_hash} if row.generation == values["generation"] and held else values
 
 
-def _differing(row: Row[Any], pool: PoolFacts) -> set[str]:
-    wanted = {column: getattr(pool, column) for column in _MIRRORED}
-    return {
-        column
-        for column, value in wanted.items()
-        if getattr(row, column) != (list(value) if isinstance(value, tuple) else value)
-    }
+def _differing(row: Row[Any], values: dict[str, Any]) -> set[str]:
+    return {column for column, value in values.items() if getattr(row, column) != value}
 
 
-def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
+def _insert(db: Connection, pool: PoolSpec, values: dict[str, Any], *, now: datetime) -> bool:
     """Insert a pool's row. Return True if this call inserted the row.
 
     If a live row has the same name and another UID, the pool was deleted and created again between two reads of the
@@ -219,21 +225,20 @@ def _insert(db: Connection, pool: PoolFacts, *, now: datetime) -> bool:
     ).scalars()
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)
-    made = db.execute(text(_INSERT), _values(pool, now)).scalar()
+    made = db.execute(text(_INSERT), {**values, "uid": pool.uid, "namespace": pool.namespace, "now": now}).scalar()
     if made is None:
         return False  # another worker inserted the row first
-    _record(db, made, pool, before={"draining": False}, after=_fields(pool), now=now)
+    _record(db, made, pool, before={"draining": False}, after=_shown(values), now=now)
     return True
 
 
-def _fields(pool: Row[Any] | PoolFacts) -> dict[str, Any]:
-    """Return the fields of a pool that the table of changes shows, from its row or as the cluster shows them."""
-    values = {name: getattr(pool, name) for name in _MIRRORED if name not in _NOT_IN_CHANGES}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+def _shown(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a pool that the table of changes shows."""
+    return {name: values[name] for name in _MIRRORED if name not in _NOT_IN_CHANGES}
 
 
 def _record(
-    db: Connection, pool_id: int, pool: PoolFacts, *, before: dict[str, Any], after: dict[str, Any], now: datetime
+    db: Connection, pool_id: int, pool: PoolSpec, *, before: dict[str, Any], after: dict[str, Any], now: datetime
 ) -> None:
     """Record a change of the spec. The author is the field manager that last wrote the spec."""
     _, changed = difference(before, after)
@@ -241,12 +246,6 @@ def _record(
     if who is not None:
         by = Author(who, Via.CLUSTER, now)
         changes.record(db, ChangeKind.POOL, pool.name, object_id=pool_id, before=before, after=after, by=by)
-
-
-def _values(pool: PoolFacts, now: datetime) -> dict[str, Any]:
-    values: dict[str, Any] = {name: getattr(pool, name) for name in (*_MIRRORED, "uid", "namespace")}
-    lists = {name: list(values[name]) for name in ("labels", "allowed_accounts", "allowed_repositories")}
-    return {**values, **lists, "now": now}
 
 
 def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:

@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
 from k8s_adapters.nodes import needs_of
-from k8s_adapters.pools import PoolSeen, get_pool, list_pools, scale_pool
+from k8s_adapters.pools import get_pool, list_pools, scale_pool
 from k8s_adapters.writes import recorded
 from models.claims import runner_failures
 from models.pools import scaling
@@ -42,6 +42,7 @@ from rules.pools import node_sharing
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
 from rules.pools.node_sharing import Doubts, Outcome, PoolView, stuck
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.scaling import Demand, Limits, Verdict
 from tasks.pools.facts import problem_of
 from tasks.pools.mirror_pools import mirror_pool
@@ -84,7 +85,7 @@ class Asked:
 class Scaled:
     """A pool with its row, its demand, and the outcome of the autoscaler for it."""
 
-    pool: PoolSeen
+    pool: PoolSpec
     row: PoolRow
     demand: Demand
     outcome: Outcome
@@ -98,7 +99,7 @@ def autoscale() -> None:
     reduced. The error of the namespace is raised at the end.
     """
     rt = runtime()
-    pools: list[PoolSeen] = []
+    pools: list[PoolSpec] = []
     failed: UpstreamError | None = None
     for namespace in rt.settings.namespaces:
         try:
@@ -113,7 +114,7 @@ def autoscale() -> None:
         raise failed
 
 
-def scale(rt: Runtime, pools: Sequence[PoolSeen], *, unread: str | None) -> None:
+def scale(rt: Runtime, pools: Sequence[PoolSpec], *, unread: str | None) -> None:
     """Decide for the given pools, and carry out the decisions in a random order.
 
     `unread`: why pools are missing from `pools`, or None. In this case no pool is reduced, because the tolerations of
@@ -164,7 +165,7 @@ def nodes_of(rt: Runtime) -> list[Node] | None:
 
 def decide_all(
     db: Connection,
-    pools: Sequence[PoolSeen],
+    pools: Sequence[PoolSpec],
     nodes: Sequence[Node] | None,
     *,
     namespaces: Sequence[str],
@@ -193,7 +194,7 @@ def doubts_of(trust: Trust, *, unread: str | None) -> Doubts:
     return Doubts(barred=trust.barred, shrinking=trust.doubt or unread)
 
 
-def asked_of(db: Connection, found: Sequence[tuple[PoolSeen, PoolRow]], *, now: datetime) -> dict[int, Asked]:
+def asked_of(db: Connection, found: Sequence[tuple[PoolSpec, PoolRow]], *, now: datetime) -> dict[int, Asked]:
     """Return the demand of each pool, by the id of the pool's row.
 
     All pools compete for the budgets of the accounts. A pool that cannot grow competes only with the Pods that it
@@ -234,7 +235,7 @@ def limited(queue: Queue, brake: Brake | None) -> Queue:
     return replace(queue, jobs=min(1, queue.jobs))
 
 
-def places_of(pool: PoolSeen, row: PoolRow) -> Places:
+def places_of(pool: PoolSpec, row: PoolRow) -> Places:
     """Return how many further jobs a pool could take at its largest possible size, and the vCPU and memory of one job.
 
     An autoscaled pool can grow to its maximum, and any other usable pool to its replicas. A job uses this amount of
@@ -248,7 +249,7 @@ def places_of(pool: PoolSeen, row: PoolRow) -> Places:
     return Places(max(0, most - row.load), pool.charged_millicores, pool.charged_mib)
 
 
-def hands_off(pool: PoolSeen) -> str | None:
+def hands_off(pool: PoolSpec) -> str | None:
     """Return why the autoscaler must not set the replicas of a pool, or None if it may set them."""
     if pool.terminating:
         return "the deletion of the pool was requested"
@@ -259,7 +260,7 @@ def hands_off(pool: PoolSeen) -> str | None:
     return None if pool.autoscaled else "autoscaling.enabled is false"
 
 
-def view_of(pool: PoolSeen, row: PoolRow, asked: Asked) -> PoolView:
+def view_of(pool: PoolSpec, row: PoolRow, asked: Asked) -> PoolView:
     """Return a pool in the form that `rules.pools.node_sharing` needs for its plan."""
     needs = needs_of(pool)
     grows_by_hand = not (pool.terminating or pool.paused or pool.problem)
@@ -309,7 +310,7 @@ def carry_out(rt: Runtime, scaled: Scaled) -> None:
     rt.waker.reconcile(row.id)
 
 
-def write(rt: Runtime, pool: PoolSeen, *, replicas: int) -> PoolSeen | None:
+def write(rt: Runtime, pool: PoolSpec, *, replicas: int) -> PoolSpec | None:
     """Set the replicas of a pool.
 
     Return the pool as it was written, or None if the pool changed so that the decision no longer fits. If another

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.events import pool_of
 from k8s_adapters.owners.stateful_set import PodRefused, Unsupported
 from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import PoolSeen, get_pool
+from k8s_adapters.pools import get_pool
 from k8s_adapters.refusals import Refusal, refusal_of
 from k8s_adapters.runner_scripts import ForeignScripts
 from k8s_adapters.runners import clear_name, create_runner
@@ -26,6 +26,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
 from ostler.reasons import meaning_of, words_of
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.starts import Trouble
 from rules.pools.workloads import stateful_set_of
 from tasks.pools.facts import builder_image_of, pod_hash_of, problem_of
@@ -92,7 +93,7 @@ def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
     return True
 
 
-def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
+def create_each(rt: Runtime, planned: Planned, pool: PoolSpec) -> None:
     """Create the Pods of a plan.
 
     Stop if the API server refuses a Pod, if `MAX_FAILURES` creations have failed, or if less than `RESERVE` seconds are
@@ -117,7 +118,7 @@ def create_each(rt: Runtime, planned: Planned, pool: PoolSeen) -> None:
             log.warning("pod.creation_not_recorded", pod=pod_name, error=words_of(error))
 
 
-def create_once(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
+def create_once(rt: Runtime, pool: PoolSpec, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod, unless another reconciler is creating it or has created it.
 
     Return True if the API server accepted the Pod or its owner; False if another reconciler creates the Pod, if the row
@@ -161,7 +162,7 @@ def is_still_wanted(rt: Runtime, row_id: int) -> bool:
     return rt.transaction(pod_rows.is_wanted, row_id=row_id)
 
 
-def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: str) -> bool:
+def create(rt: Runtime, pool: PoolSpec, *, row_id: int, pod_name: str, attempt: str) -> bool:
     """Create one Pod for its row, and record its UID. Return False if another object has the name.
 
     If a controller creates the Pod, the next list or the first poll shows the UID. Until then, each reconcile repeats
@@ -197,7 +198,7 @@ def create(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str, attempt: 
     return True
 
 
-def resolve_conflict(rt: Runtime, pool: PoolSeen, *, row_id: int, pod_name: str) -> None:
+def resolve_conflict(rt: Runtime, pool: PoolSpec, *, row_id: int, pod_name: str) -> None:
     """Decide what becomes of a row after a creation, because an object already has the name of the Pod.
 
     A runner with volumes gets the name of an earlier runner, so the objects of the earlier runner might still have the

@@ -12,12 +12,12 @@ import structlog
 
 from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.events import pool_of
-from k8s_adapters.pools import PoolSeen
 from models.pools import draining
 from ostler.errors import UpstreamError
 from ostler.halt import halt
 from ostler.reasons import meaning_of
 from rules.pools.draining import DrainSeen, judge_drain
+from rules.pools.pool_spec import PoolSpec
 from tasks.pools.pod_lists import Listed
 from tasks.worker.base import SWEEP, SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
@@ -25,7 +25,7 @@ from tasks.worker.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 
-def add_finalizer_if_missing(rt: Runtime, pool: PoolSeen) -> None:
+def add_finalizer_if_missing(rt: Runtime, pool: PoolSpec) -> None:
     """Add the finalizer to a pool that has none and is not being deleted.
 
     No Pod is created for a pool that has no finalizer.

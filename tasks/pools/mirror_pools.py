@@ -8,7 +8,7 @@ import structlog
 from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.pools import PoolSeen, get_pool, list_pools
+from k8s_adapters.pools import get_pool, list_pools
 from k8s_adapters.writes import recorded
 from models.claims import watch_reports
 from models.pools import draining, pause_requests, pool_mirror
@@ -16,8 +16,9 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import words_of
 from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
+from rules.pools.pool_spec import PoolSpec
 from tasks.pools import finalizers, pod_lists
-from tasks.pools.facts import pool_facts, problem_of
+from tasks.pools.facts import problem_of, settings_of
 from tasks.pools.pause_requests import carry_out
 from tasks.worker.base import HINT, SWEEP, calls, repeated, task
 from tasks.worker.failing_calls import record_writes
@@ -117,7 +118,7 @@ def carry_out_requests(rt: Runtime, namespace: str, *, name: str | None = None) 
             record_writes(rt, namespace=namespace, pool=row.name, uid=row.uid, outcomes=writes.outcomes, began=began)
 
 
-def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
+def mirror_listed_pool(rt: Runtime, pool: PoolSpec) -> bool:
     """Add the finalizer to a pool, and mirror the pool or record why it cannot be used.
 
     Return True if jobs might be routed to another pool now; False otherwise. A pool whose spec cannot be used becomes
@@ -139,7 +140,7 @@ def mirror_listed_pool(rt: Runtime, pool: PoolSeen) -> bool:
     return changed
 
 
-def read_newest(rt: Runtime, pool: PoolSeen) -> PoolSeen:
+def read_newest(rt: Runtime, pool: PoolSpec) -> PoolSpec:
     """Return the given pool. If the pool's row has a later generation, read the pool again and return the result.
 
     A later generation in the row has one of two causes: another process has read a newer object, or etcd was restored
@@ -180,21 +181,20 @@ def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
     return True
 
 
-def mirror_pool(rt: Runtime, pool: PoolSeen) -> bool:
+def mirror_pool(rt: Runtime, pool: PoolSpec) -> bool:
     """Mirror one pool into its row. Return True if jobs might be routed to another pool now; False otherwise."""
-    return rt.transaction(pool_mirror.mirror_pool, pool_facts(rt, pool), now=NOW)
+    return rt.transaction(pool_mirror.mirror_pool, pool, *settings_of(rt, pool), now=NOW)
 
 
-def mark_unusable(rt: Runtime, pool: PoolSeen, *, problem: str) -> None:
+def mark_unusable(rt: Runtime, pool: PoolSpec, *, problem: str) -> None:
     """Record in a pool's row why its spec cannot be used.
 
     `problem`: one sentence, which the pool's condition shows.
     """
-    known = pool_facts(rt, pool)
-    rt.transaction(pool_mirror.mark_problem, known, problem=problem, now=NOW)
+    rt.transaction(pool_mirror.mark_problem, pool, *settings_of(rt, pool), problem=problem, now=NOW)
 
 
-def record_draining(rt: Runtime, pool: PoolSeen) -> bool:
+def record_draining(rt: Runtime, pool: PoolSpec) -> bool:
     """Record the deletion request of a pool with an unusable spec. Do nothing if the pool is not being deleted.
 
     A pool with an unusable spec is not mirrored, so its row would otherwise not show the deletion request. Return True

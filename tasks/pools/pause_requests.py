@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import structlog
 
-from k8s_adapters.pools import PoolSeen, answer_pause_request, get_pool
+from k8s_adapters.pools import answer_pause_request, get_pool
 from models.pools import pause_requests
 from ostler.errors import Conflict
 from ostler.halt import halt
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.spec_writers import manager_of
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.runtime import Runtime
@@ -22,7 +23,7 @@ TRIES = 3
 log = structlog.get_logger(__name__)
 
 
-def carry_out(rt: Runtime, *, namespace: str, name: str, uid: str) -> PoolSeen | None:
+def carry_out(rt: Runtime, *, namespace: str, name: str, uid: str) -> PoolSpec | None:
     """Carry out the request of a pool. Return the pool after it, or None if there was nothing to do.
 
     If other clients change the pool again and again, the next tick of `ostler.pools` carries out the request.

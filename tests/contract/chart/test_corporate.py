@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from k8s_adapters.crd import crd_manifest
-from k8s_adapters.pools import read_pool
+from k8s_adapters.pool_reader import read_pool
 from k8s_adapters.runners import build_pod
 from lab import helm
 

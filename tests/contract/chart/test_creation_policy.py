@@ -12,7 +12,7 @@ from k8s_adapters.admission import refuses_other_pods
 from k8s_adapters.client import Json, KubeClient, object_path
 from k8s_adapters.names import POOL_LABEL, RUNNER_LABEL
 from k8s_adapters.owners.stateful_set import build_stateful_set
-from k8s_adapters.pools import read_pool
+from k8s_adapters.pool_reader import read_pool
 from k8s_adapters.refusals import refusal_of
 from k8s_adapters.runners import build_pod
 from lab import helm

@@ -24,7 +24,7 @@ from k8s_adapters.hook_rights import RBAC, build_role, build_role_binding, hook_
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, MANAGED_BY_LABEL, POOL_LABEL
 from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import PoolSeen, create_pool, list_pools
+from k8s_adapters.pools import create_pool, list_pools
 from k8s_adapters.resources import Created
 from k8s_adapters.retry import answer_of
 from k8s_adapters.runners import create_runner, delete_runner
@@ -34,6 +34,7 @@ from lab.manifests import Kinds
 from ostler.errors import UpstreamError
 from rules.pools.hook_names import pod_names, secret, secret_names, step_pod, workflow_pod
 from rules.pools.pod_template import outlive_lost_nodes
+from rules.pools.pool_spec import PoolSpec
 from rules.upstream.retry import ONCE
 from tests.contract.chart.cast import ALL, Cast, allowed
 from tests.guard import POLICY
@@ -64,7 +65,7 @@ Said = tuple[int, str]
 class Tenant:
     """A runner Pod with the rights for container jobs, and a client with the token that the kubelet would mount."""
 
-    pool: PoolSeen
+    pool: PoolSpec
     pod: Created
     client: KubeClient
     size: str
@@ -186,7 +187,7 @@ def pool_spec(name: str, **containers: Any) -> Json:
     return {"image": "runner:1", "runnerLabels": [name], "containers": {"mode": "kubernetes", **size}}
 
 
-def make_runner(worker: KubeClient, pool: PoolSeen, name: str | None = None) -> Created:
+def make_runner(worker: KubeClient, pool: PoolSpec, name: str | None = None) -> Created:
     return create_runner(
         worker,
         pool=pool,
@@ -204,7 +205,7 @@ def client_of(pod: Created, *, admin: KubeClient, access: ClusterAccess, namespa
     return make_client(kubeconfig=str(path))
 
 
-def wait_for_role_sizes(worker: KubeClient, pool: PoolSeen) -> None:
+def wait_for_role_sizes(worker: KubeClient, pool: PoolSpec) -> None:
     """Return once the policy refuses a Role with a size that is above the size in its pool."""
     large = role(pool.namespace, f"{pool.name}-0000000b", size="64000m-128Mi")
     eventually(lambda: "is above the size of a hook Pod in pool" in create(worker, large)[1], within=60)

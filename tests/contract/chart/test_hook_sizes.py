@@ -13,12 +13,14 @@ import pytest
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client
 from k8s_adapters.hook_rights import build_role
 from k8s_adapters.names import DIGEST_ANNOTATION
-from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, list_pools, pool_path, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import create_pool, delete_pool, list_pools, pool_path
 from k8s_adapters.resources import Created, create_role, create_service_account
 from k8s_adapters.runners import build_service_account
 from lab.control_plane import ClusterAccess
 from ostler.clock import Timing
 from rules.pools.hook_names import step_pod
+from rules.pools.pool_spec import PoolSpec
 from tests.contract.chart.test_hook_rights import (
     CPU,
     MEMORY,
@@ -49,7 +51,7 @@ def hire(stage: Stage, admin: KubeClient, control_plane: ClusterAccess, tmp_path
     """Return a function that creates a runner Pod of a pool, as a worker of this release or of the previous one."""
     clients = []
 
-    def new(pool: PoolSeen, name: str, *, earlier: bool = False, size: str = SIZE) -> Tenant:
+    def new(pool: PoolSpec, name: str, *, earlier: bool = False, size: str = SIZE) -> Tenant:
         make = make_as_before if earlier else make_runner
         made = make(stage.worker, pool, name)
         client = client_of(made, admin=admin, access=control_plane, namespace=pool.namespace, path=tmp_path / name)
@@ -63,7 +65,7 @@ def hire(stage: Stage, admin: KubeClient, control_plane: ClusterAccess, tmp_path
         each.close()
 
 
-def make_as_before(worker: KubeClient, pool: PoolSeen, name: str) -> Created:
+def make_as_before(worker: KubeClient, pool: PoolSpec, name: str) -> Created:
     """Create a runner Pod whose Role contains no size, as workers of the previous release do."""
     account = create_service_account(worker, body=build_service_account(pool=pool, name=name, attempt="a"))
     body = build_role(
@@ -102,7 +104,7 @@ def says(tenant: Tenant, body: Json, why: str) -> bool:
     return why in message if why else not message
 
 
-def give(admin: KubeClient, pool: PoolSeen, **spec: Any) -> None:
+def give(admin: KubeClient, pool: PoolSpec, **spec: Any) -> None:
     """Change fields of a pool. The value None removes a field."""
     path = pool_path(pool.namespace, pool.name)
     admin.request("PATCH", path, body={"spec": spec}, content_type=MERGE_PATCH)

@@ -16,13 +16,14 @@ from k8s_adapters.identity import TokenVerifier, Unjudged, review_token
 from k8s_adapters.leases import create_lease, read_lease, write_lease
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import PoolSeen, create_pool, get_pool, list_pools
+from k8s_adapters.pools import create_pool, get_pool, list_pools
 from k8s_adapters.resources import Created
 from k8s_adapters.runners import Deletion, create_runner, delete_runner
 from k8s_adapters.stamps import StampOutcome, stamp, unstamp
 from k8s_adapters.watching import PodWatch
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from ostler.errors import Forbidden
+from rules.pools.pool_spec import PoolSpec
 from rules.restore.epochs import Epoch
 from rules.upstream.retry import ONCE
 from tests.contract.chart.cast import ALL, POOLS, Cast, allowed
@@ -31,20 +32,20 @@ from watch.leader import LEASE
 
 
 @pytest.fixture
-def pool(cast: Cast) -> PoolSeen:
+def pool(cast: Cast) -> PoolSpec:
     name = f"p{secrets.token_hex(4)}"
     return create_pool(
         cast.admin, namespace=cast.runners, name=name, spec={"image": "runner:1", "runnerLabels": ["linux"]}
     )
 
 
-def make_runner(client: KubeClient, pool: PoolSeen, name: str) -> Created:
+def make_runner(client: KubeClient, pool: PoolSpec, name: str) -> Created:
     return create_runner(
         client, pool=pool, name=name, attempt="a1", dispatch_url="http://web/", audience="ostler-dispatch", policy=ONCE
     )
 
 
-def test_a_worker_makes_stamps_lists_and_deletes_runners(cast: Cast, pool: PoolSeen) -> None:
+def test_a_worker_makes_stamps_lists_and_deletes_runners(cast: Cast, pool: PoolSpec) -> None:
     worker, name = cast.clients["worker"], f"{pool.name}-0000000a"
 
     made = make_runner(worker, pool, name)
@@ -64,7 +65,7 @@ def test_a_worker_makes_stamps_lists_and_deletes_runners(cast: Cast, pool: PoolS
     assert gone is Deletion.ACCEPTED
 
 
-def test_a_worker_reads_pools_and_writes_their_status_and_finalizers(cast: Cast, pool: PoolSeen) -> None:
+def test_a_worker_reads_pools_and_writes_their_status_and_finalizers(cast: Cast, pool: PoolSpec) -> None:
     worker = cast.clients["worker"]
     path = f"/apis/ostler.dev/v1alpha1/namespaces/{cast.runners}/runnerpools/{pool.name}"
 
@@ -83,7 +84,7 @@ def test_a_worker_keeps_the_epoch_and_no_other_config_map(cast: Cast) -> None:
         worker.request("GET", f"/api/v1/namespaces/{cast.runners}/configmaps/kube-root-ca.crt")
 
 
-def test_web_judges_a_pod_and_its_token(cast: Cast, pool: PoolSeen) -> None:
+def test_web_judges_a_pod_and_its_token(cast: Cast, pool: PoolSpec) -> None:
     web, name = cast.clients["web"], f"{pool.name}-0000000b"
     make_runner(cast.clients["worker"], pool, name)
     body = {"spec": {"audiences": ["ostler-dispatch"]}}
@@ -151,20 +152,20 @@ def test_the_migration_brings_the_definition_up_to_date(cast: Cast) -> None:
     ],
 )
 def test_what_a_process_has_no_business_with_is_refused(
-    cast: Cast, pool: PoolSeen, process: str, act: Callable[[Cast, PoolSeen], object]
+    cast: Cast, pool: PoolSpec, process: str, act: Callable[[Cast, PoolSpec], object]
 ) -> None:
     assert who_am_i(cast.clients[process]).endswith(process)
     with pytest.raises(Forbidden):
         act(cast, pool)
 
 
-def _delete(cast: Cast, process: str, pool: PoolSeen) -> None:
+def _delete(cast: Cast, process: str, pool: PoolSpec) -> None:
     name = f"{pool.name}-0000000d"
     made = make_runner(cast.clients["worker"], pool, name)
     delete_runner(cast.clients[process], namespace=cast.runners, name=name, uid=made.uid)
 
 
-def _mint_a_token(cast: Cast, process: str, pool: PoolSeen) -> None:
+def _mint_a_token(cast: Cast, process: str, pool: PoolSpec) -> None:
     name = f"{pool.name}-0000000e"
     make_runner(cast.clients["worker"], pool, name)
     path = f"/api/v1/namespaces/{cast.runners}/serviceaccounts/{name}/token"
@@ -172,7 +173,7 @@ def _mint_a_token(cast: Cast, process: str, pool: PoolSeen) -> None:
 
 
 def test_a_runners_own_service_account_may_do_nothing(
-    cast: Cast, pool: PoolSeen, control_plane: ClusterAccess, tmp_path: Path
+    cast: Cast, pool: PoolSpec, control_plane: ClusterAccess, tmp_path: Path
 ) -> None:
     name = f"{pool.name}-0000000f"
     make_runner(cast.clients["worker"], pool, name)

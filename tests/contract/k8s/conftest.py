@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import pytest
 
 from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.pools import create_pool
 from lab.control_plane import ClusterAccess
+from rules.pools.pool_spec import PoolSpec
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner, faulty_client, maker
 
 
 @pytest.fixture
-def pool(admin: KubeClient, namespace: str) -> PoolSeen:
+def pool(admin: KubeClient, namespace: str) -> PoolSpec:
     return create_pool(admin, namespace=namespace, name="pool", spec={"image": "runner:1", "runnerLabels": ["linux"]})
 
 
@@ -28,5 +29,5 @@ def faulty(control_plane: ClusterAccess) -> Iterator[tuple[KubeClient, FaultyTra
 
 
 @pytest.fixture
-def make_runner(admin: KubeClient, pool: PoolSeen) -> MakeRunner:
+def make_runner(admin: KubeClient, pool: PoolSpec) -> MakeRunner:
     return maker(admin, pool, default="pool-0000000a")

@@ -10,9 +10,10 @@ import pytest
 from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
 from k8s_adapters.draining import add_finalizer, remove_finalizer
 from k8s_adapters.names import DRAIN_FINALIZER
-from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, pool_path
+from k8s_adapters.pools import create_pool, delete_pool, get_pool, pool_path
 from lab.control_plane import ClusterAccess
 from ostler.errors import Conflict, Gone, Retryable
+from rules.pools.pool_spec import PoolSpec
 from tests.contract.k8s.transport import FaultyTransport
 
 Faulty = tuple[KubeClient, FaultyTransport]
@@ -20,26 +21,26 @@ Faulty = tuple[KubeClient, FaultyTransport]
 OTHER = "example.com/audit"
 
 
-def finalizers(admin: KubeClient, pool: PoolSeen) -> list[str]:
+def finalizers(admin: KubeClient, pool: PoolSpec) -> list[str]:
     metadata = admin.request("GET", pool_path(pool.namespace, pool.name))["metadata"]
     found: list[str] = metadata.get("finalizers") or []
     return found
 
 
-def write(admin: KubeClient, pool: PoolSeen, wanted: list[str]) -> None:
+def write(admin: KubeClient, pool: PoolSpec, wanted: list[str]) -> None:
     body = {"metadata": {"finalizers": wanted}}
     admin.request("PATCH", pool_path(pool.namespace, pool.name), body=body, content_type=MERGE_PATCH)
 
 
-def hold(client: KubeClient, pool: PoolSeen, *, uid: str | None = None) -> bool:
+def hold(client: KubeClient, pool: PoolSpec, *, uid: str | None = None) -> bool:
     return add_finalizer(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
 
 
-def let_go(client: KubeClient, pool: PoolSeen, *, uid: str | None = None) -> bool:
+def let_go(client: KubeClient, pool: PoolSpec, *, uid: str | None = None) -> bool:
     return remove_finalizer(client, namespace=pool.namespace, name=pool.name, uid=uid or pool.uid)
 
 
-def test_pool_with_the_finalizer_survives_its_deletion_until_that_is_removed(admin: KubeClient, pool: PoolSeen) -> None:
+def test_pool_with_the_finalizer_survives_its_deletion_until_that_is_removed(admin: KubeClient, pool: PoolSpec) -> None:
     assert hold(admin, pool)
     delete_pool(admin, namespace=pool.namespace, name=pool.name)
 
@@ -51,14 +52,14 @@ def test_pool_with_the_finalizer_survives_its_deletion_until_that_is_removed(adm
     assert get_pool(admin, namespace=pool.namespace, name=pool.name) is None
 
 
-def test_holding_twice_and_letting_go_twice_changes_nothing_more(admin: KubeClient, pool: PoolSeen) -> None:
+def test_holding_twice_and_letting_go_twice_changes_nothing_more(admin: KubeClient, pool: PoolSpec) -> None:
     assert [hold(admin, pool), hold(admin, pool)] == [True, True]
     assert finalizers(admin, pool) == [DRAIN_FINALIZER]
     assert [let_go(admin, pool), let_go(admin, pool)] == [True, False]
     assert finalizers(admin, pool) == []
 
 
-def test_the_finalizers_of_others_stay(admin: KubeClient, pool: PoolSeen) -> None:
+def test_the_finalizers_of_others_stay(admin: KubeClient, pool: PoolSpec) -> None:
     write(admin, pool, [OTHER])
     assert hold(admin, pool)
     assert finalizers(admin, pool) == [OTHER, DRAIN_FINALIZER]
@@ -69,7 +70,7 @@ def test_the_finalizers_of_others_stay(admin: KubeClient, pool: PoolSeen) -> Non
 
 @pytest.mark.parametrize("holds", [True, False], ids=["hold", "let go"])
 def test_write_between_our_read_and_our_patch_is_preserved(
-    admin: KubeClient, pool: PoolSeen, faulty: Faulty, *, holds: bool
+    admin: KubeClient, pool: PoolSpec, faulty: Faulty, *, holds: bool
 ) -> None:
     client, faults = faulty
     if not holds:
@@ -81,7 +82,7 @@ def test_write_between_our_read_and_our_patch_is_preserved(
 
 
 def test_a_pool_that_others_change_all_the_time_is_left_to_the_next_try(
-    admin: KubeClient, pool: PoolSeen, faulty: Faulty
+    admin: KubeClient, pool: PoolSpec, faulty: Faulty
 ) -> None:
     client, faults = faulty
     for number in range(4):
@@ -91,7 +92,7 @@ def test_a_pool_that_others_change_all_the_time_is_left_to_the_next_try(
     assert finalizers(admin, pool) == ["example.com/3"]
 
 
-def test_deletion_between_our_read_and_our_patch_is_found(admin: KubeClient, pool: PoolSeen, faulty: Faulty) -> None:
+def test_deletion_between_our_read_and_our_patch_is_found(admin: KubeClient, pool: PoolSpec, faulty: Faulty) -> None:
     write(admin, pool, [OTHER])
     client, faults = faulty
     faults.before("PATCH", lambda: delete_pool(admin, namespace=pool.namespace, name=pool.name))
@@ -99,14 +100,14 @@ def test_deletion_between_our_read_and_our_patch_is_found(admin: KubeClient, poo
     assert finalizers(admin, pool) == [OTHER]
 
 
-def test_finalizer_cannot_be_added_after_the_deletion_was_requested(admin: KubeClient, pool: PoolSeen) -> None:
+def test_finalizer_cannot_be_added_after_the_deletion_was_requested(admin: KubeClient, pool: PoolSpec) -> None:
     write(admin, pool, [OTHER])
     delete_pool(admin, namespace=pool.namespace, name=pool.name)
     assert not hold(admin, pool)
     assert finalizers(admin, pool) == [OTHER]
 
 
-def test_a_pool_of_the_same_name_is_another_one(admin: KubeClient, pool: PoolSeen) -> None:
+def test_a_pool_of_the_same_name_is_another_one(admin: KubeClient, pool: PoolSpec) -> None:
     delete_pool(admin, namespace=pool.namespace, name=pool.name)
     assert not hold(admin, pool)
     assert not let_go(admin, pool)
@@ -119,7 +120,7 @@ def test_a_pool_of_the_same_name_is_another_one(admin: KubeClient, pool: PoolSee
     assert finalizers(admin, second) == [DRAIN_FINALIZER]
 
 
-def test_a_lost_reply_does_no_harm(admin: KubeClient, pool: PoolSeen, faulty: Faulty) -> None:
+def test_a_lost_reply_does_no_harm(admin: KubeClient, pool: PoolSpec, faulty: Faulty) -> None:
     client, faults = faulty
     faults.lose_reply("PATCH")
     assert hold(client, pool)
@@ -158,12 +159,12 @@ def test_a_pool_made_again_outlives_late_removals_of_the_old_finalizer(
     assert lost == []
 
 
-def let_go_with(client: KubeClient, pool: PoolSeen, together: Barrier) -> None:
+def let_go_with(client: KubeClient, pool: PoolSpec, together: Barrier) -> None:
     together.wait(60)
     let_go(client, pool)
 
 
-def make_again(admin: KubeClient, pool: PoolSeen, together: Barrier) -> PoolSeen:
+def make_again(admin: KubeClient, pool: PoolSpec, together: Barrier) -> PoolSpec:
     """Create a pool of this name as soon as the API server has removed the old one."""
     together.wait(60)
     while True:

@@ -12,9 +12,10 @@ import pytest
 from k8s_adapters import events
 from k8s_adapters.client import Json, KubeClient
 from k8s_adapters.events import pod_of, pool_of
-from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.pools import create_pool
 from ostler import telemetry
 from ostler.errors import Forbidden, Retryable
+from rules.pools.pool_spec import PoolSpec
 from tasks.worker.cluster_events import MOST, Recorder
 
 SPEC = {"image": "runner:1", "runnerLabels": ["linux"]}
@@ -34,7 +35,7 @@ def test_events_of_a_pool_and_a_pod_are_what_describe_looks_for(admin: KubeClien
     client = admin
     namespace = f"events-{secrets.token_hex(4)}"
     client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": namespace}})
-    pool: PoolSeen = create_pool(client, namespace=namespace, name="small", spec=SPEC)
+    pool: PoolSpec = create_pool(client, namespace=namespace, name="small", spec=SPEC)
     recorder = Recorder(client, who="worker:7")
     recorder.record(pool_of(namespace=namespace, name="small", uid=pool.uid), "Normal", "ScaledUp", "1 to 2")
     recorder.record(pod_of(namespace=namespace, name="small-1", uid="u-1"), "Warning", "Retired", "x" * 3000)

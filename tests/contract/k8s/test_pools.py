@@ -6,7 +6,8 @@ import pytest
 
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.crd import apply_crd
-from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas, pool_path, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas, pool_path
 from ostler.errors import Conflict, Gone, Invalid
 from tests.contract.k8s.transport import FaultyTransport
 
@@ -21,7 +22,7 @@ def test_a_pool_with_the_least_spec_gets_the_defaults(admin: KubeClient, namespa
     (pool,) = list_pools(admin, namespace=namespace)
 
     assert (pool.name, pool.namespace, pool.image) == ("small", namespace, "runner:1")
-    assert pool.runner_labels == ("linux", "x64")
+    assert pool.labels == ("linux", "x64")
     assert (pool.runner_group, pool.replicas, pool.routing_priority) == (1, 0, 0)
     assert (pool.max_surge, pool.replicas_writer) == (None, None)
     assert (pool.vcpu_millicores, pool.memory_mib) == (2000, 4096)

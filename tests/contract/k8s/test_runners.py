@@ -11,11 +11,12 @@ from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.hook_rights import RBAC, build_role
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import HookPods, PoolSeen, pod_hash
+from k8s_adapters.pools import pod_hash
 from k8s_adapters.resources import Created, create_pod, create_service_account
 from k8s_adapters.runners import Deletion, build_pod, build_service_account, create_runner, delete_runner
 from k8s_adapters.stamps import stamp
 from ostler.errors import Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable
+from rules.pools.pool_spec import HookPods, PoolSpec
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner
 from tests.waiting import eventually
@@ -24,7 +25,7 @@ Faulty = tuple[KubeClient, FaultyTransport]
 NAME = "pool-0000000a"
 
 
-def pod_of(pool: PoolSeen, *, attempt: str = "a1") -> dict[str, object]:
+def pod_of(pool: PoolSpec, *, attempt: str = "a1") -> dict[str, object]:
     return build_pod(pool=pool, name=NAME, attempt=attempt, dispatch_url="http://web/", audience="ostler-dispatch")
 
 
@@ -37,7 +38,7 @@ def account_exists(client: KubeClient, namespace: str, name: str = NAME) -> bool
 
 
 def test_a_runner_is_a_pod_and_a_service_account_owned_by_the_pool(
-    admin: KubeClient, namespace: str, pool: PoolSeen, make_runner: MakeRunner
+    admin: KubeClient, namespace: str, pool: PoolSpec, make_runner: MakeRunner
 ) -> None:
     created = make_runner()
 
@@ -92,7 +93,7 @@ def test_a_create_whose_reply_was_lost_makes_one_pod(
 
 
 def test_a_create_that_lost_every_reply_is_found_by_reading_back(
-    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen
+    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSpec
 ) -> None:
     create_service_account(admin, body=build_service_account(pool=pool, name=NAME, attempt="a1"))
     client, faults = faulty
@@ -107,7 +108,7 @@ def test_a_create_that_lost_every_reply_is_found_by_reading_back(
     assert pod.uid == created.uid
 
 
-def test_a_create_that_was_never_applied_stays_an_error(faulty: Faulty, pool: PoolSeen) -> None:
+def test_a_create_that_was_never_applied_stays_an_error(faulty: Faulty, pool: PoolSpec) -> None:
     client, faults = faulty
     for _ in range(4):
         faults.answer("POST", 503)
@@ -127,7 +128,7 @@ def test_a_namesake_of_another_attempt_is_a_conflict(make_runner: MakeRunner) ->
         make_runner(attempt="a2")
 
 
-def test_a_foreign_namesake_is_a_conflict_and_left_alone(admin: KubeClient, namespace: str, pool: PoolSeen) -> None:
+def test_a_foreign_namesake_is_a_conflict_and_left_alone(admin: KubeClient, namespace: str, pool: PoolSpec) -> None:
     create_service_account(admin, body=build_service_account(pool=pool, name=NAME, attempt="a1"))
     theirs = {"metadata": {"name": NAME}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     uid = admin.request("POST", object_path("pods", namespace=namespace), body=theirs)["metadata"]["uid"]
@@ -141,7 +142,7 @@ def test_a_foreign_namesake_is_a_conflict_and_left_alone(admin: KubeClient, name
 
 
 def test_a_terminating_namesake_is_waited_out(
-    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen, make_runner: MakeRunner
+    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSpec, make_runner: MakeRunner
 ) -> None:
     old = make_runner()
     bind_to_a_node(admin, namespace, NAME)
@@ -158,7 +159,7 @@ def test_a_terminating_namesake_is_waited_out(
 
 
 def test_a_namesake_that_stays_terminating_is_given_up(
-    admin: KubeClient, namespace: str, pool: PoolSeen, make_runner: MakeRunner
+    admin: KubeClient, namespace: str, pool: PoolSpec, make_runner: MakeRunner
 ) -> None:
     make_runner()
     bind_to_a_node(admin, namespace, NAME)
@@ -168,7 +169,7 @@ def test_a_namesake_that_stays_terminating_is_given_up(
 
 
 def test_a_namesake_that_vanishes_between_the_calls_is_no_obstacle(
-    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen, make_runner: MakeRunner
+    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSpec, make_runner: MakeRunner
 ) -> None:
     old = make_runner()
     client, faults = faulty
@@ -178,7 +179,7 @@ def test_a_namesake_that_vanishes_between_the_calls_is_no_obstacle(
 
 
 def test_a_pod_waits_for_its_service_account_to_be_known(
-    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen
+    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSpec
 ) -> None:
     client, faults = faulty
     account = build_service_account(pool=pool, name=NAME, attempt="a1")
@@ -190,21 +191,21 @@ def test_a_pod_waits_for_its_service_account_to_be_known(
     assert get_pod(admin, namespace=namespace, name=NAME) is not None
 
 
-def test_a_pod_without_a_service_account_is_forbidden_in_the_end(faulty: Faulty, pool: PoolSeen) -> None:
+def test_a_pod_without_a_service_account_is_forbidden_in_the_end(faulty: Faulty, pool: PoolSpec) -> None:
     client, faults = faulty
     with pytest.raises(Forbidden):
         create_pod(client, body=pod_of(pool))
     assert faults.calls.count("POST") == 6
 
 
-def test_a_pod_the_server_refuses_is_invalid(admin: KubeClient, pool: PoolSeen) -> None:
+def test_a_pod_the_server_refuses_is_invalid(admin: KubeClient, pool: PoolSpec) -> None:
     create_service_account(admin, body=build_service_account(pool=pool, name=NAME, attempt="a1"))
     body = {**pod_of(pool), "spec": {"containers": [], "serviceAccountName": NAME}}
     with pytest.raises(Invalid):
         create_pod(admin, body=body)
 
 
-def test_a_rate_limited_create_says_how_long_to_wait(faulty: Faulty, pool: PoolSeen) -> None:
+def test_a_rate_limited_create_says_how_long_to_wait(faulty: Faulty, pool: PoolSpec) -> None:
     client, faults = faulty
     for _ in range(4):
         faults.answer("POST", 429, Retry_After="7")
@@ -258,7 +259,7 @@ def test_deleting_with_an_old_uid_leaves_the_successor_and_its_service_account(
 
 
 def test_the_service_account_of_a_successor_in_the_making_is_left_alone(
-    admin: KubeClient, namespace: str, pool: PoolSeen, make_runner: MakeRunner
+    admin: KubeClient, namespace: str, pool: PoolSpec, make_runner: MakeRunner
 ) -> None:
     old = make_runner(attempt="a1").uid
     delete_runner(admin, namespace=namespace, name=NAME, uid=old)
@@ -377,7 +378,7 @@ def rights_of(client: KubeClient, namespace: str, name: str = NAME) -> set[str]:
     return found
 
 
-def with_containers(client: KubeClient, pool: PoolSeen, *, attempt: str = "a1") -> Created:
+def with_containers(client: KubeClient, pool: PoolSpec, *, attempt: str = "a1") -> Created:
     return create_runner(
         client,
         pool=replace(pool, containers=HookPods(vcpu_millicores=2000, memory_mib=4096)),
@@ -398,7 +399,7 @@ def test_runner_without_containers_has_no_role_and_takes_two_calls(
     assert faults.calls == ["POST", "POST"]
 
 
-def test_runner_with_containers_takes_two_calls_more(namespace: str, faulty: Faulty, pool: PoolSeen) -> None:
+def test_runner_with_containers_takes_two_calls_more(namespace: str, faulty: Faulty, pool: PoolSpec) -> None:
     client, faults = faulty
 
     made = with_containers(client, pool)
@@ -410,7 +411,7 @@ def test_runner_with_containers_takes_two_calls_more(namespace: str, faulty: Fau
     assert faults.calls == ["DELETE", "DELETE"]
 
 
-def test_role_of_a_runner_goes_with_its_service_account(admin: KubeClient, namespace: str, pool: PoolSeen) -> None:
+def test_role_of_a_runner_goes_with_its_service_account(admin: KubeClient, namespace: str, pool: PoolSpec) -> None:
     made = with_containers(admin, pool)
     assert rights_of(admin, namespace) == {"roles", "rolebindings"}
 
@@ -420,7 +421,7 @@ def test_role_of_a_runner_goes_with_its_service_account(admin: KubeClient, names
 
 
 def test_repeated_creation_with_lost_replies_keeps_role_and_binding(
-    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSeen
+    admin: KubeClient, namespace: str, faulty: Faulty, pool: PoolSpec
 ) -> None:
     client, faults = faulty
     for _ in range(4):
@@ -433,7 +434,7 @@ def test_repeated_creation_with_lost_replies_keeps_role_and_binding(
     assert rights_of(admin, namespace) == {"roles", "rolebindings"}
 
 
-def test_role_of_an_older_service_account_is_a_conflict(admin: KubeClient, namespace: str, pool: PoolSeen) -> None:
+def test_role_of_an_older_service_account_is_a_conflict(admin: KubeClient, namespace: str, pool: PoolSpec) -> None:
     """The garbage collector is about to delete this Role, so a Pod that relied on it would soon have no rights."""
     given = {"namespace": namespace, "name": NAME, "pool": pool.name, "attempt": "a1", "digest": pool.template_hash}
     keeper = {"metadata": {"name": "keeper"}}

@@ -9,11 +9,11 @@ from typing import Any
 import urllib3
 
 from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pools import PoolSeen
 from k8s_adapters.resources import Created
 from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess
 from ostler.clock import Timing
+from rules.pools.pool_spec import PoolSpec
 
 MakeRunner = Callable[..., Created]
 
@@ -79,7 +79,7 @@ def faulty_client(access: ClusterAccess) -> tuple[KubeClient, FaultyTransport]:
     return client, FaultyTransport(client)
 
 
-def maker(admin: KubeClient, pool: PoolSeen, *, default: str) -> MakeRunner:
+def maker(admin: KubeClient, pool: PoolSpec, *, default: str) -> MakeRunner:
     """Return a function that creates a runner of a pool. The runner has the name `default` unless a name is given."""
 
     def make(name: str = default, *, attempt: str = "a1", client: KubeClient | None = None) -> Created:

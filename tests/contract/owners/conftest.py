@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.pools import create_pool
+from rules.pools.pool_spec import PoolSpec
 from tests.contract.k8s.transport import MakeRunner, maker
 
 SPEC: Json = {"image": "runner:1", "runnerLabels": ["linux"], "workload": "StatefulSet"}
 
 
 @pytest.fixture
-def pool(admin: KubeClient, namespace: str) -> PoolSeen:
+def pool(admin: KubeClient, namespace: str) -> PoolSpec:
     return create_pool(admin, namespace=namespace, name="pool", spec=SPEC)
 
 
 @pytest.fixture
-def make_runner(admin: KubeClient, pool: PoolSeen) -> MakeRunner:
+def make_runner(admin: KubeClient, pool: PoolSpec) -> MakeRunner:
     return maker(admin, pool, default="pool-0000000a-0")

@@ -13,11 +13,12 @@ from k8s_adapters.owners import stateful_set
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.owners.stateful_set import APPS, KIND, TOO_OLD, Unsupported
 from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import PoolSeen, create_pool, pod_hash
+from k8s_adapters.pools import create_pool, pod_hash
 from k8s_adapters.runners import Deletion, create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from ostler.errors import Gone
 from rules.claims.pod_view import PodView
+from rules.pools.pool_spec import PoolSpec
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import MakeRunner, faulty_client
 from tests.waiting import eventually
@@ -95,7 +96,7 @@ def assert_no_successor(admin: KubeClient, namespace: str, name: str = NAME) -> 
 
 
 def test_the_pod_is_like_any_other_runner_pod(
-    admin: KubeClient, namespace: str, pool: PoolSeen, make_runner: MakeRunner
+    admin: KubeClient, namespace: str, pool: PoolSpec, make_runner: MakeRunner
 ) -> None:
     answer = make_runner()
     pod = created(admin, namespace)
@@ -279,7 +280,7 @@ def test_each_runner_has_its_volumes_and_they_outlive_it(admin: KubeClient, name
 
 
 def test_an_api_server_that_drops_the_restart_policy_is_refused(
-    admin: KubeClient, namespace: str, pool: PoolSeen, monkeypatch: pytest.MonkeyPatch
+    admin: KubeClient, namespace: str, pool: PoolSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stateful_set, "_never_restarts", lambda _: False)
     monkeypatch.setattr(stateful_set, "_supported", WeakSet())

@@ -19,9 +19,10 @@ from cli import pool_changes
 from k8s_adapters import pools as adapter
 from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
 from k8s_adapters.draining import add_finalizer, remove_finalizer
-from k8s_adapters.pools import PoolSeen, create_pool, get_pool
+from k8s_adapters.pools import create_pool, get_pool
 from lab.control_plane import ClusterAccess
 from lab.processes import default_signals, free_port
+from rules.pools.pool_spec import PoolSpec
 from tests.integration.cli.test_operator import Done, run_command
 from tests.waiting import eventually
 
@@ -48,13 +49,13 @@ class Shell:
     def run(self, *arguments: str, **changes: str) -> Done:
         return run_command(self.env | changes, "pool", *arguments)
 
-    def pool(self, name: str = "small", *, held: bool = False, **spec: Any) -> PoolSeen:
+    def pool(self, name: str = "small", *, held: bool = False, **spec: Any) -> PoolSpec:
         made = create_pool(self.kube, namespace=self.namespace, name=name, spec={**SPEC, **spec})
         if held:
             add_finalizer(self.kube, namespace=self.namespace, name=name, uid=made.uid)
         return made
 
-    def seen(self, name: str = "small") -> PoolSeen:
+    def seen(self, name: str = "small") -> PoolSpec:
         found = get_pool(self.kube, namespace=self.namespace, name=name)
         assert found is not None
         return found
@@ -118,7 +119,7 @@ def test_autoscaling_that_is_switched_on_meanwhile_is_seen(shell: Shell, monkeyp
     shell.pool()
     real = adapter.scale_pool
 
-    def meanwhile(*arguments: Any, **named: Any) -> PoolSeen:
+    def meanwhile(*arguments: Any, **named: Any) -> PoolSpec:
         shell.patch({"spec": {"autoscaling": {"enabled": True}}})
         return real(*arguments, **named)
 

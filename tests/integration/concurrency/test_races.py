@@ -18,14 +18,13 @@ from sqlalchemy.exc import IntegrityError
 
 from models.claims import matching, releases
 from models.db.engine import transaction
-from models.pools import pool_mirror
 from models.routing.usage import usage_of
 from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, waiting_for_locks
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
-from tests.rows import pool_facts
+from tests.rows import mark_problem, mirror_pool, pool_spec
 from tests.waiting import eventually
 
 MATCHERS = 8
@@ -252,12 +251,10 @@ def test_a_retirement_and_a_job_claim_on_one_pod_have_one_winner(stage: Stage, w
     assert purposes == ["job" if winner == "the job claim" else "retire"]
 
 
-NEW_POOL = pool_facts()
+NEW_POOL = pool_spec()
 
 
-@pytest.mark.parametrize(
-    "look", [pool_mirror.mirror_pool, partial(pool_mirror.mark_problem, problem="bad")], ids=["good", "unusable"]
-)
+@pytest.mark.parametrize("look", [mirror_pool, partial(mark_problem, problem="bad")], ids=["good", "unusable"])
 def test_pool_that_another_list_just_created_is_not_taken_for_a_deleted_one(
     database: Database, look: Callable[..., object]
 ) -> None:
@@ -265,7 +262,7 @@ def test_pool_that_another_list_just_created_is_not_taken_for_a_deleted_one(
     with stopped(database.engine, "SELECT id FROM pools WHERE namespace", thread="second") as looking:
         second = start("second", lambda: transaction(database.engine, see))
         looking.wait()
-        transaction(database.engine, partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW))
+        transaction(database.engine, partial(mirror_pool, pool=NEW_POOL, now=NOW))
     second.result(DEADLINE)
     rows = transaction(database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools")).all())
     assert rows == [("pool-1", None)]
@@ -273,7 +270,7 @@ def test_pool_that_another_list_just_created_is_not_taken_for_a_deleted_one(
 
 def test_pool_replaced_under_its_name_between_two_lists_is_ended(database: Database) -> None:
     for uid in ("pool-1", "pool-2"):
-        transaction(database.engine, partial(pool_mirror.mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
+        transaction(database.engine, partial(mirror_pool, pool=replace(NEW_POOL, uid=uid), now=NOW))
     rows = transaction(
         database.engine, lambda db: db.execute(text("SELECT uid, deleted_at FROM pools ORDER BY id")).all()
     )
@@ -281,7 +278,7 @@ def test_pool_replaced_under_its_name_between_two_lists_is_ended(database: Datab
 
 
 def test_two_lists_with_a_new_pool_make_one_row(database: Database) -> None:
-    see = partial(pool_mirror.mirror_pool, pool=NEW_POOL, now=NOW)
+    see = partial(mirror_pool, pool=NEW_POOL, now=NOW)
     with database.engine.begin() as first:
         assert see(first)
         second = start("second", lambda: transaction(database.engine, see))

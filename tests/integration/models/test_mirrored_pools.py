@@ -10,20 +10,20 @@ from sqlalchemy import text
 
 from models.db.engine import transaction
 from models.pools import pool_mirror
-from models.pools.pool_mirror import PoolFacts
 from ostler.clock import utcnow
+from rules.pools.pool_spec import PoolSpec
 from tests.database import Database
-from tests.rows import pool_facts, run_sql
+from tests.rows import mark_problem, mirror_pool, pool_spec, run_sql
 
-POOL = pool_facts(replicas=3, generation=7)
+POOL = pool_spec(replicas=3, generation=7)
 
 
-def look(database: Database, pool: PoolFacts, *, problem: str | None = None) -> tuple[int, int, str | None]:
+def look(database: Database, pool: PoolSpec, *, problem: str | None = None) -> tuple[int, int, str | None]:
     """Record one check of a pool, and return generation, replicas and problem of its row."""
     if problem is None:
-        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=utcnow()))
+        transaction(database.engine, lambda db: mirror_pool(db, pool, now=utcnow()))
     else:
-        transaction(database.engine, lambda db: pool_mirror.mark_problem(db, pool, problem=problem, now=utcnow()))
+        transaction(database.engine, lambda db: mark_problem(db, pool, problem=problem, now=utcnow()))
     with database.engine.begin() as db:
         row = db.execute(text("SELECT generation, replicas, problem FROM pools")).one()
     return row.generation, row.replicas, row.problem
@@ -52,7 +52,7 @@ def test_two_versions_of_ostler_do_not_replace_each_others_template_by_turns(dat
     def template_after(seconds: float, template: str, *, generation: int = 7) -> str:
         pool = replace(POOL, template_hash=template, generation=generation)
         now = start + timedelta(seconds=seconds)
-        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=now))
+        transaction(database.engine, lambda db: mirror_pool(db, pool, now=now))
         with database.engine.begin() as db:
             return str(db.execute(text("SELECT template_hash FROM pools")).scalar_one())
 
@@ -70,7 +70,7 @@ def test_another_template_of_the_same_spec_keeps_the_backoff_of_failed_starts(da
     def failed_starts_after(seconds: float, **changed: Any) -> int:
         pool = replace(POOL, **changed)
         now = start + timedelta(seconds=seconds)
-        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=now))
+        transaction(database.engine, lambda db: mirror_pool(db, pool, now=now))
         with database.engine.begin() as db:
             return int(db.execute(text("SELECT failed_starts FROM pools")).scalar_one())
 
@@ -87,7 +87,7 @@ def test_a_template_that_a_version_without_a_hold_wrote_is_not_held(database: Da
     def template_after(seconds: float, template: str) -> str:
         pool = replace(POOL, template_hash=template)
         now = start + timedelta(seconds=seconds)
-        transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=now))
+        transaction(database.engine, lambda db: mirror_pool(db, pool, now=now))
         with database.engine.begin() as db:
             return str(db.execute(text("SELECT template_hash FROM pools")).scalar_one())
 
@@ -160,14 +160,14 @@ def test_other_settings_of_ostler_are_no_change_of_a_pool(database: Database) ->
     look(database, POOL)
     later = utcnow() + timedelta(minutes=5)
     pool = replace(POOL, template_hash="other settings")
-    transaction(database.engine, lambda db: pool_mirror.mirror_pool(db, pool, now=later))
+    transaction(database.engine, lambda db: mirror_pool(db, pool, now=later))
     assert len(recorded(database)) == 1
 
 
 def test_broken_spec_and_end_of_a_pool_are_recorded(database: Database) -> None:
     look(database, POOL)
     look(database, replace(POOL, generation=8, writers=("kubectl-edit",)), problem="no image")
-    look(database, replace(POOL, generation=9, draining=True, writers=("kubectl-edit",)))
+    look(database, replace(POOL, generation=9, deleted_at=utcnow(), writers=("kubectl-edit",)))
     transaction(database.engine, lambda db: pool_mirror.end_pool(db, pool_id(database), now=utcnow()))
     assert recorded(database)[1:] == [
         ("kubectl-edit", {"problem": None}, {"problem": "no image"}),

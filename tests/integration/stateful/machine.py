@@ -30,12 +30,13 @@ from rules.changes import Author, Via
 from rules.claims.fairness import Budget
 from rules.claims.poll_answers import Verdict, answer
 from rules.intake.events import WorkflowJobEvent
+from rules.routing.scopes import Scope
 from tests.integration.stateful.cluster import NAMESPACE, Pod
 from tests.integration.stateful.github import ACCOUNTS, MOODS, is_registration
 from tests.integration.stateful.invariants import Laws
 from tests.integration.stateful.steps import CallOutcome
 from tests.integration.stateful.world import Message, World, empty_tables, later
-from tests.rows import pool_facts
+from tests.rows import mirror_pool, pool_spec
 
 T = TypeVar("T")
 
@@ -75,15 +76,15 @@ REGISTERED = 77
 """The account to whose jobs GitHub gives persistent runners."""
 
 POOLS = {
-    name: pool_facts(name, uid=f"{name}-1", namespace=NAMESPACE, labels=labels)
+    name: pool_spec(name, uid=f"{name}-1", namespace=NAMESPACE, labels=labels)
     for name, labels in (("small", ("linux",)), ("large", ("linux", "big")))
 }
-POOLS["static"] = pool_facts(
+POOLS["static"] = pool_spec(
     "static",
     uid="static-1",
     namespace=NAMESPACE,
     labels=("linux", "kept"),
-    registers_in=f"orgs/{ACCOUNTS[REGISTERED]}",
+    registers_in=Scope.organization(ACCOUNTS[REGISTERED]),
     routing_priority=-1,
 )
 
@@ -421,7 +422,7 @@ class ClaimPath(RuleBasedStateMachine):
             other = POOLS[name].labels if pool.labels != POOLS[name].labels else (*POOLS[name].labels, "new")
             self.pools[name] = replace(pool, labels=other)
         else:
-            self.pools[name] = replace(pool, draining=not pool.draining)
+            self.pools[name] = replace(pool, deleted_at=None if pool.terminating else self.world.now)
         self._mirror()
 
     # Many good things at once, so that examples reach deep
@@ -611,7 +612,7 @@ class ClaimPath(RuleBasedStateMachine):
     def _mirror(self) -> None:
         changed = False
         for pool in self.pools.values():
-            changed |= transaction(self.engine, partial(pool_mirror.mirror_pool, pool=pool, now=self.world.now))
+            changed |= transaction(self.engine, partial(mirror_pool, pool=pool, now=self.world.now))
         kept = {pool.uid for pool in self.pools.values()}
         for row in transaction(self.engine, lambda db: pool_mirror.live_pools(db, namespace=NAMESPACE)):
             if row.uid not in kept:

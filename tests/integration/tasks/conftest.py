@@ -19,7 +19,7 @@ from github_adapters.endpoints.runs import RunSeen
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.events import Regarding
 from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.pools import create_pool
 from k8s_adapters.runner_scripts import RunnerScripts
 from lab.control_plane import ClusterAccess
 from lab.redis import Redis
@@ -32,6 +32,7 @@ from ostler.timings import Timings
 from ostler.wakes import Waker
 from rules.claims.pod_view import PodView
 from rules.intake.events import WorkflowJobEvent
+from rules.pools.pool_spec import PoolSpec
 from rules.routing.scopes import Scope
 from tasks.claims.release import release
 from tasks.pools.mirror_pools import pools
@@ -148,7 +149,7 @@ class Stage:
         """Return the messages that the tasks sent."""
         return self.rt.waker
 
-    def pool(self, name: str = "small", *, replicas: int, **more: Any) -> PoolSeen:
+    def pool(self, name: str = "small", *, replicas: int, **more: Any) -> PoolSpec:
         """Create a pool. `more` are fields of its spec."""
         spec = {"image": "runner:1", "runnerLabels": ["self-hosted", name], "replicas": replicas, **more}
         return create_pool(self.kube, namespace=self.namespace, name=name, spec=spec)

@@ -19,7 +19,7 @@ import pytest
 
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.leases import read_lease
-from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.pools import create_pool
 from k8s_adapters.resources import Created
 from k8s_adapters.runners import create_runner
 from lab.control_plane import ClusterAccess
@@ -28,6 +28,7 @@ from lab.faults.proxy import kubeconfig_through
 from lab.processes import Child, free_port
 from lab.redis import Redis
 from lab.timings import timings
+from rules.pools.pool_spec import PoolSpec
 from rules.upstream.retry import ONCE
 from tests.integration.watch.relay import Relay
 
@@ -78,7 +79,7 @@ class Scene:
 
     namespace: str
     kube: KubeClient
-    pool: PoolSeen
+    pool: PoolSpec
     redis: Redis
     start: Callable[..., Watch]
     heard: list[Message] = field(default_factory=list)

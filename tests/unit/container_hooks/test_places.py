@@ -9,7 +9,7 @@ import pytest
 
 from container_hooks.places import read_place
 from container_hooks.ports import World
-from k8s_adapters.pools import read_pool
+from k8s_adapters.pool_reader import read_pool
 from k8s_adapters.runners import build_pod
 from ostler.errors import ConfigurationError
 from ostler.variables import strangers

@@ -8,8 +8,10 @@ import pytest
 
 from k8s_adapters.builder_sidecar import BUILDKIT_ADDRESS, DOCKER_ADDRESS, FOLDER
 from k8s_adapters.nodes import needs_of
-from k8s_adapters.pools import PoolSeen, pod_hash, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import pod_hash
 from k8s_adapters.runners import build_pod
+from rules.pools.pool_spec import PoolSpec
 
 Json = dict[str, Any]
 
@@ -19,7 +21,7 @@ DIND = {**CONTAINERS, "mode": "dind"}
 PRIVILEGED = {"podSecurity": "privileged"}
 
 
-def read(**spec: Any) -> PoolSeen:
+def read(**spec: Any) -> PoolSpec:
     given = {
         "image": "runner:1",
         "runnerLabels": ["builds"],
@@ -31,7 +33,7 @@ def read(**spec: Any) -> PoolSeen:
     return read_pool({"metadata": {"name": "builds", "namespace": "builds", "uid": "u"}, "spec": given})
 
 
-def build(pool: PoolSeen) -> Json:
+def build(pool: PoolSpec) -> Json:
     assert pool.problem is None, pool.problem
     return build_pod(
         pool=pool, name="builds-0", attempt="a", dispatch_url="http://web/", audience="o", builder_image=IMAGE
@@ -211,7 +213,7 @@ def test_size_of_the_builder_counts_for_the_account_and_for_nodes() -> None:
 
 
 def test_pods_roll_when_the_builder_or_its_image_changes() -> None:
-    def hash_of(pool: PoolSeen, image: str = IMAGE) -> str:
+    def hash_of(pool: PoolSpec, image: str = IMAGE) -> str:
         return pod_hash(pool, dispatch_url="http://web/", audience="o", builder_image=image)
 
     hashes = {

@@ -6,26 +6,28 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pools import PoolSeen, pod_hash, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import pod_hash
 from k8s_adapters.runners import build_pod
 from rules.pools.pod_template import refusals
+from rules.pools.pool_spec import PoolSpec
 
 PLAIN, BY_TLS = "http://web/runners/v1/dispatch", "https://web/runners/v1/dispatch"
 CA = "ostler-polls-ca"
 
 
 @pytest.fixture
-def pool() -> PoolSeen:
+def pool() -> PoolSpec:
     spec = {"image": "runner:1", "runnerLabels": ["small"], "resources": {"cpu": "2", "memory": "4Gi"}, "replicas": 1}
     metadata = {"name": "small", "namespace": "runners", "uid": "u-1", "generation": 1, "resourceVersion": "1"}
     return read_pool({"metadata": metadata, "spec": spec})
 
 
-def built(pool: PoolSeen, url: str, ca: str | None) -> dict[str, Any]:
+def built(pool: PoolSpec, url: str, ca: str | None) -> dict[str, Any]:
     return build_pod(pool=pool, name="small-0", attempt="a", dispatch_url=url, audience="o", dispatch_ca=ca)
 
 
-def test_poller_alone_reads_the_cas_from_a_folder_that_follows_the_configmap(pool: PoolSeen) -> None:
+def test_poller_alone_reads_the_cas_from_a_folder_that_follows_the_configmap(pool: PoolSpec) -> None:
     spec = built(pool, BY_TLS, CA)["spec"]
     poller, runner = spec["containers"]
     (mount,) = (each for each in poller["volumeMounts"] if each["name"] == "ostler-ca")
@@ -40,7 +42,7 @@ def test_poller_alone_reads_the_cas_from_a_folder_that_follows_the_configmap(poo
 
 
 @pytest.mark.parametrize(("url", "ca"), [(PLAIN, CA), (PLAIN, None), (BY_TLS, None)])
-def test_pod_without_the_cas_is_built_as_before(pool: PoolSeen, url: str, ca: str | None) -> None:
+def test_pod_without_the_cas_is_built_as_before(pool: PoolSpec, url: str, ca: str | None) -> None:
     pod = built(pool, url, ca)
     assert "ostler-ca" not in str(pod)
     assert "CURL_CA_BUNDLE" not in str(pod)
@@ -49,7 +51,7 @@ def test_pod_without_the_cas_is_built_as_before(pool: PoolSeen, url: str, ca: st
     )
 
 
-def test_pods_with_and_without_the_cas_have_different_hashes(pool: PoolSeen) -> None:
+def test_pods_with_and_without_the_cas_have_different_hashes(pool: PoolSpec) -> None:
     assert pod_hash(pool, dispatch_url=BY_TLS, audience="o", dispatch_ca=CA) != pod_hash(
         pool, dispatch_url=BY_TLS, audience="o"
     )

@@ -6,22 +6,24 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pools import PoolSeen, pod_hash, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import pod_hash
 from k8s_adapters.runners import build_pod
 from rules.pools.pod_security import PodSecurity
+from rules.pools.pool_spec import PoolSpec
 
 RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 CALLED = {"dispatch_url": "http://web", "audience": "ostler"}
 
 
-def pool(security: dict[str, Any] | None = None, **spec: Any) -> PoolSeen:
+def pool(security: dict[str, Any] | None = None, **spec: Any) -> PoolSpec:
     body = {"image": "runner:1", "runnerLabels": ["a"], **spec}
     if security is not None:
         body["security"] = security
     return read_pool({"metadata": {"uid": "u", "name": "small", "namespace": "up"}, "spec": body})
 
 
-def contexts(seen: PoolSeen) -> dict[str, Any]:
+def contexts(seen: PoolSpec) -> dict[str, Any]:
     pod = build_pod(pool=seen, name="small-0", attempt="a", **CALLED)
     return {each["name"]: each["securityContext"] for each in pod["spec"]["containers"]}
 

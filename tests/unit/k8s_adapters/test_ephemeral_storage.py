@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pools import PoolSeen, read_pool
+from k8s_adapters.pool_reader import read_pool
 from k8s_adapters.runners import build_pod
+from rules.pools.pool_spec import PoolSpec
 
 
-def pool(resources: dict[str, Any], overlay: Any = None) -> PoolSeen:
+def pool(resources: dict[str, Any], overlay: Any = None) -> PoolSpec:
     spec = {"image": "i", "runnerLabels": ["linux"], "resources": resources, "podTemplate": overlay}
     return read_pool({"metadata": {"uid": "u", "name": "small", "namespace": "n"}, "spec": spec})
 
 
-def disk(of: PoolSeen) -> tuple[list[str | None], list[str | None]]:
+def disk(of: PoolSpec) -> tuple[list[str | None], list[str | None]]:
     """Return the requests and the limits of poller and runner."""
     pod = build_pod(pool=of, name="small-0", attempt="a", dispatch_url="", audience="")
     containers = [each["resources"] for each in pod["spec"]["containers"]]

@@ -10,8 +10,10 @@ from k8s_adapters.hook_sidecar import FOLDER, SCRIPT, SOCKET
 from k8s_adapters.names import CONTAINERS_LABEL
 from k8s_adapters.nodes import needs_of
 from k8s_adapters.pods import read_pod
-from k8s_adapters.pools import PoolSeen, pod_hash, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import pod_hash
 from k8s_adapters.runners import build_pod
+from rules.pools.pool_spec import PoolSpec
 
 Json = dict[str, Any]
 
@@ -32,7 +34,7 @@ TEMPLATE: Json = {
 }
 
 
-def read(*, name: str = "small", **spec: Any) -> PoolSeen:
+def read(*, name: str = "small", **spec: Any) -> PoolSpec:
     metadata = {"name": name, "namespace": "runners", "uid": "u"}
     return read_pool(
         {
@@ -47,7 +49,7 @@ def read(*, name: str = "small", **spec: Any) -> PoolSeen:
     )
 
 
-def build(pool: PoolSeen) -> Json:
+def build(pool: PoolSpec) -> Json:
     assert pool.problem is None, pool.problem
     return build_pod(
         pool=pool, name="small-0", attempt="a", dispatch_url="http://web/", audience="o", hooks_image=IMAGE
@@ -216,7 +218,7 @@ def test_job_without_hook_pods_is_charged_for_the_runner() -> None:
 # The hash of the Pod.
 
 
-def digest(pool: PoolSeen, image: str | None = IMAGE) -> str:
+def digest(pool: PoolSpec, image: str | None = IMAGE) -> str:
     return pod_hash(pool, dispatch_url="http://web/", audience="o", hooks_image=image)
 
 

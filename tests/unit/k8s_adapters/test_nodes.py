@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from k8s_adapters.nodes import _ITEMS, _PAGES, _read, list_nodes, needs_of
-from k8s_adapters.pools import PoolSeen, read_pool
+from k8s_adapters.pool_reader import read_pool
 from ostler.errors import Retryable
 from rules.pools.fleets import Fleet, Size, Taint, Toleration
+from rules.pools.pool_spec import PoolSpec
 from rules.sweeps.nodes import NodeHealth, Ready
 
 POLLER = Size(50, 64)
@@ -22,7 +23,7 @@ LOST = (
 """Tolerations of every runner Pod, which keep the Pod on a node that is cut off."""
 
 
-def pool(overlay: Any = None, **resources: str) -> PoolSeen:
+def pool(overlay: Any = None, **resources: str) -> PoolSpec:
     spec = {"image": "i", "runnerLabels": ["linux"], "resources": {"cpu": "2", "memory": "4Gi", **resources}}
     if overlay is not None:
         spec["podTemplate"] = overlay

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from k8s_adapters.owners.stateful_set import build_stateful_set
-from k8s_adapters.pools import PoolSeen, read_pool
+from k8s_adapters.pool_reader import read_pool
 from k8s_adapters.runners import build_pod
+from rules.pools.pool_spec import PoolSpec
 
 Json = dict[str, Any]
 
@@ -27,12 +28,12 @@ SETS: Json = {
 }
 
 
-def read(**spec: Any) -> PoolSeen:
+def read(**spec: Any) -> PoolSpec:
     metadata = {"name": "small", "namespace": "runners", "uid": "u"}
     return read_pool({"metadata": metadata, "spec": {"image": "runner:1", "runnerLabels": ["small"], **LIFE, **spec}})
 
 
-def build(pool: PoolSeen) -> Json:
+def build(pool: PoolSpec) -> Json:
     """Return the spec of the Pod for the workload of the pool."""
     assert pool.problem is None, pool.problem
     name = "small-0000000a-0" if pool.workload == "StatefulSet" else "small-0000000a"

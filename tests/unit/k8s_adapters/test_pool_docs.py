@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from k8s_adapters.crd import crd_manifest
-from k8s_adapters.pools import read_pool
+from k8s_adapters.pool_reader import read_pool
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "operations" / "cluster.md").read_text()

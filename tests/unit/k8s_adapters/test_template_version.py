@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 
-from k8s_adapters.pools import _TEMPLATE_VERSION, pod_hash, read_pool
+from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import pod_hash
 from k8s_adapters.runner_scripts import scripts_name
 from k8s_adapters.runners import build_pod
+from rules.pools.pool_spec import _TEMPLATE_VERSION
 
 BUILT = (4, "86db1d609016a85a")
-"""The version, and the hash of its Pod. A changed Pod needs the next version, here and in `k8s_adapters.pools`."""
+"""The version, and the hash of its Pod. A changed Pod needs the next version, here and in `rules.pools.pool_spec`."""
 
 
 def test_built_pod_changes_only_with_the_template_version() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from k8s_adapters.client import MERGE_PATCH
-from k8s_adapters.pools import PoolSeen, get_pool, pool_path
+from k8s_adapters.pools import get_pool, pool_path
 from k8s_adapters.stamps import stamp
+from rules.pools.pool_spec import PoolSpec
 from tasks.claims.retire import retire
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
@@ -36,7 +37,7 @@ def delete(stage: Stage, name: str = POOL, *, propagation: str = "Background") -
     stage.kube.request("DELETE", path, query={"propagationPolicy": propagation})
 
 
-def seen(stage: Stage, name: str = POOL) -> PoolSeen | None:
+def seen(stage: Stage, name: str = POOL) -> PoolSpec | None:
     """Return a pool, or None if it does not exist."""
     return get_pool(stage.kube, namespace=stage.namespace, name=name)
 

@@ -11,11 +11,12 @@ import pytest
 
 from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.names import DRAIN_FINALIZER
-from k8s_adapters.pools import PoolSeen, create_pool, delete_pool, get_pool, list_pools, scale_pool
+from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, scale_pool
 from models.db.engine import transaction
 from models.pools.scaling import count_usual
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Retryable
+from rules.pools.pool_spec import PoolSpec
 from tasks.pools import autoscale as module
 from tasks.pools.autoscale import autoscale
 from tasks.pools.mirror_pools import pools
@@ -33,7 +34,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "EVERY", -1.0)
 
 
-def pool(stage: Stage, name: str = "small", *, replicas: int = 0, paused: bool = False, **scaling: Any) -> PoolSeen:
+def pool(stage: Stage, name: str = "small", *, replicas: int = 0, paused: bool = False, **scaling: Any) -> PoolSpec:
     """Create a pool on nodes of this test only, and mirror it."""
     autoscaling = {"enabled": True, "minWarm": 1, "maxReplicas": 10, **scaling}
     spec = {
@@ -449,7 +450,7 @@ def test_two_at_once_do_it_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
     barrier = threading.Barrier(2, timeout=60)
     write, first = module.write, threading.Event()
 
-    def together(rt: Any, seen: PoolSeen, *, replicas: int) -> PoolSeen | None:
+    def together(rt: Any, seen: PoolSpec, *, replicas: int) -> PoolSpec | None:
         barrier.wait()  # both have decided, on the same pool
         if threading.current_thread().name == "late":
             first.wait(60)
@@ -533,7 +534,7 @@ def test_a_pool_that_cannot_be_written_stops_no_other(stage: Stage, monkeypatch:
     pool(stage, "b")
     real = scale_pool
 
-    def refused(kube: Any, seen: PoolSeen, **named: Any) -> PoolSeen:
+    def refused(kube: Any, seen: PoolSpec, **named: Any) -> PoolSpec:
         if seen.name == "a":
             raise Forbidden("may not")
         return real(kube, seen, **named)

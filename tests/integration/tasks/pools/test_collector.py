@@ -15,9 +15,9 @@ import pytest
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.identity import review_token
 from k8s_adapters.names import DRAIN_FINALIZER
-from k8s_adapters.pools import PoolSeen
 from lab.control_plane import ClusterAccess
 from rules.claims.pod_view import PodView
+from rules.pools.pool_spec import PoolSpec
 from tests.guard import exists, guarded, lingering, own, refused, until_collected
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_job, patch, seen, tick
@@ -42,7 +42,7 @@ class Scene:
     """A pool with two busy Pods (claim by name; one is stamped), a warm Pod, a spent Pod, and an unprotected object."""
 
     stage: Stage
-    pool: PoolSeen
+    pool: PoolSpec
     busy: dict[str, int]
     uids: dict[str, str]
     canary: str

@@ -10,10 +10,11 @@ import pytest
 
 from k8s_adapters.client import MERGE_PATCH, object_path
 from k8s_adapters.names import DRAIN_FINALIZER, POOL_LABEL
-from k8s_adapters.pools import PoolSeen, create_pool
+from k8s_adapters.pools import create_pool
 from k8s_adapters.runners import create_runner
 from ostler.clock import utcnow
 from ostler.errors import Retryable
+from rules.pools.pool_spec import PoolSpec
 from tests.integration.tasks.conftest import Stage, StubGitHub
 from tests.integration.tasks.pools.drains import busy_pod, delete, drain, end_creations, end_job, patch, seen, tick
 
@@ -23,7 +24,7 @@ OTHER = "example.com/audit"
 def test_a_pool_is_held_before_its_first_pod_is_made(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[bool] = []
 
-    def create(*args: Any, pool: PoolSeen, **kwargs: Any) -> Any:
+    def create(*args: Any, pool: PoolSpec, **kwargs: Any) -> Any:
         found = seen(stage)
         held.append(found is not None and found.has_finalizer and pool.has_finalizer)
         return create_runner(*args, pool=pool, **kwargs)

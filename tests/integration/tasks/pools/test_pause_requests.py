@@ -8,13 +8,14 @@ import pytest
 
 from k8s_adapters.client import MERGE_PATCH
 from k8s_adapters.names import PAUSE_ANNOTATION
-from k8s_adapters.pools import PoolSeen, answer_pause_request, get_pool, pool_path
+from k8s_adapters.pools import answer_pause_request, get_pool, pool_path
 from models.db.engine import transaction
 from models.pools import pause_requests
 from ostler.clock import utcnow
 from ostler.errors import Forbidden
 from ostler.halt import halt
 from rules.changes import Author, Via
+from rules.pools.pool_spec import PoolSpec
 from tasks.pools import pause_requests as task
 from tasks.pools.mirror_pools import pool_changed, pools
 from tasks.worker.runtime import runtime
@@ -39,7 +40,7 @@ def ask(stage: Stage, pool: int, *, paused: bool, who: str = ALICE) -> bool:
     return found is not None and not found.refused
 
 
-def seen(stage: Stage) -> PoolSeen:
+def seen(stage: Stage) -> PoolSpec:
     found = get_pool(stage.kube, namespace=stage.namespace, name="small")
     assert found is not None
     return found
@@ -130,7 +131,7 @@ def test_refused_patch_leaves_the_request_open_and_the_other_pools_work(
     ((other,),) = stage.rows("SELECT id FROM pools WHERE name = 'other'")
     ask(stage, other, paused=True)
 
-    def refuse(client: Any, pool: PoolSeen, **how: Any) -> PoolSeen:
+    def refuse(client: Any, pool: PoolSpec, **how: Any) -> PoolSpec:
         if pool.name == "small":
             raise Forbidden("an admission policy refuses the change")
         return answer_pause_request(client, pool, **how)

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, text
 from models.browse.jobs import job_story
 from models.db.engine import transaction
 from models.pools import draining, pool_mirror, scaling
-from models.pools.pool_mirror import PoolFacts
 from models.sweeps import rematch
 from ostler.timings import Timings
 from rules.pools.demand import Places
+from rules.pools.pool_spec import PoolSpec
 from rules.waiting.jobs import explain
 from rules.waiting.steps import WaitsFor
 from tasks.routing import rerouting
@@ -28,13 +28,13 @@ from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
 from tests.outbox import Outbox
-from tests.rows import pool_facts
+from tests.rows import mirror_pool, pool_spec
 
-POOL = pool_facts(autoscaled=True)
+POOL = pool_spec(autoscaled=True)
 CHANGES = {
     "other labels": replace(POOL, labels=("windows",)),
     "other accounts": replace(POOL, allowed_accounts=(999,)),
-    "drains": replace(POOL, draining=True, draining_since=NOW),
+    "drains": replace(POOL, deleted_at=NOW),
     "gone": None,
     "drains, unusable": None,
 }
@@ -57,7 +57,7 @@ class Scene(Transactions):
         elif how == "drains, unusable":
             body = partial(draining.record_draining, uid="pool-1", since=NOW, now=NOW)
         else:
-            body = partial(pool_mirror.mirror_pool, pool=cast("PoolFacts", CHANGES[how]), now=NOW)
+            body = partial(mirror_pool, pool=cast("PoolSpec", CHANGES[how]), now=NOW)
         transaction(self.stage.engine, body)
 
     def go_on(self) -> None:
@@ -88,7 +88,7 @@ class Scene(Transactions):
 def scene(database: Database, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(rerouting, "PAGE", 2)
     stage = make_stage(database)
-    transaction(stage.engine, partial(pool_mirror.mirror_pool, pool=POOL, now=NOW - timedelta(hours=1)))
+    transaction(stage.engine, partial(mirror_pool, pool=POOL, now=NOW - timedelta(hours=1)))
     (row,) = stage.rows("SELECT id FROM pools")
     stage.account(1)
     stage.pod(row.id)
@@ -196,7 +196,7 @@ def test_a_pool_that_changes_again_while_its_jobs_are_moved_stays_marked(
         monkeypatch.setattr(rerouting, "halt", lambda _: None)
         later = NOW + timedelta(seconds=1)
         again = replace(POOL, labels=("macos",))
-        transaction(scene.stage.engine, partial(pool_mirror.mirror_pool, pool=again, now=later))
+        transaction(scene.stage.engine, partial(mirror_pool, pool=again, now=later))
 
     monkeypatch.setattr(rerouting, "halt", change_again)
     scene.go_on()
@@ -230,7 +230,7 @@ def test_jobs_that_a_changed_pool_still_serves_are_matched_in_it_again(scene: Sc
     with scene.stage.engine.begin() as db:
         db.execute(text("UPDATE jobs SET labels = '{linux}'"))
     change = replace(POOL, labels=("linux", "big"))
-    transaction(scene.stage.engine, partial(pool_mirror.mirror_pool, pool=change, now=NOW))
+    transaction(scene.stage.engine, partial(mirror_pool, pool=change, now=NOW))
     scene.go_on()
     page = transaction(
         scene.stage.engine, lambda db: rematch.rematch_page(db, rematch.accounts_to_rematch(db), limit=100, now=NOW)
