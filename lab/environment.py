@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import secrets
 import sys
 
@@ -43,6 +44,7 @@ def _one_line(pem: bytes) -> str:
 
 def main() -> None:
     """Print the variables, one `NAME=value` per line."""
+    argparse.ArgumentParser(prog="ostler-lab environment", description=__doc__).parse_args()
     sys.stdout.write("".join(f"{name}={value}\n" for name, value in environment().items()))
 
 

@@ -29,11 +29,8 @@ def said(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_programs_explain_themselves_by_their_command(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if name == "environment":
-        assert callable(import_module(PROGRAMS[name][0]).main)  # it takes no arguments
-        return
     status, printed = said([name, "--help"], monkeypatch, capsys)
-    assert (status, printed.startswith(f"usage: ostler-lab {name} ")) == (0, True), printed
+    assert (status, printed.startswith(f"usage: ostler-lab {name} ")) == (0, True), printed.splitlines()[:1]
 
 
 @pytest.mark.parametrize("name", BUILT)
