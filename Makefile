@@ -44,7 +44,7 @@ $(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml lab/pyp
 
 setup: $(STAMP) ## install everything into .venv
 
-demo: $(STAMP) ## run the whole system and real jobs through it: CLUSTER=embedded|real|node JOBS=20
+demo: $(STAMP) ## run the whole system, and jobs through it: CLUSTER=embedded|real|node JOBS=20
 	@$(BIN)/ostler-lab demo --cluster $(CLUSTER) $(if $(JOBS),--jobs $(JOBS))
 
 chaos: $(STAMP) ## break everything while jobs run, and judge: JOBS=2000 SEED=1 SCENARIO=faults|tenant|fleets CLUSTER=real|embedded|node

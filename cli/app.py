@@ -158,7 +158,7 @@ def _begin_logs(process: str, settings: Logs) -> None:
 
 @app.command(rich_help_panel=RUN)
 def web() -> None:
-    """Serve GitHub's webhooks and the runner Pods' polls."""
+    """Serve GitHub's webhooks, the runner Pods' polls, the REST API and the dashboard."""
     settings = _start("web")
     from web.server import run
 
@@ -186,7 +186,10 @@ def worker(
 
 @app.command(rich_help_panel=RUN)
 def beat() -> None:
-    """Run beat, which schedules the sweeps. Start two processes: one is active, and the other is its standby."""
+    """Run beat, which sends the periodic tasks.
+
+    Start two processes: one is active, and the other is its standby.
+    """
     from ostler.settings import load_beat
 
     settings = load_beat()

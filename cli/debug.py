@@ -54,7 +54,7 @@ def bundle(
         Path | None, typer.Option("--output", "-o", help="path of the archive; by default ostler-job-ID.tar.gz")
     ] = None,
 ) -> None:
-    """Collect one job's explanation, history, Pods, pool and account, the gates, the sweeps and the settings.
+    """Collect one job's explanation, history, Pods, pool, account and repairs, the gates, the sweeps and the settings.
 
     Secrets are left out. The archive contains names of repositories, workflows and branches: read it before you send it
     to somebody.

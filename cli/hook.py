@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-app = typer.Typer(help="Execute container jobs for the runner of a Pod.")
+app = typer.Typer()
 
 
 @app.callback(invoke_without_command=True)

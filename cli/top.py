@@ -44,8 +44,8 @@ def top(
 ) -> None:
     """Show the fleet live: pools, accounts, claims and repairs. The keys are s (next order of the rows) and q (quit).
 
-    For a pool, `oldest` is the age of the oldest queued job whose account has budget left. Waits are those of the last
-    hour. If the output is not a terminal, the screen is printed once.
+    For a pool, `oldest` is the age of the oldest queued job without a hold whose account has budget for one more Pod of
+    the pool. Waits are those of the last hour. If the output is not a terminal, the screen is printed once.
     """
     console = Console(highlight=False)
     if as_json:

@@ -20,7 +20,7 @@ PROGRAMS = {
     "environment": ("lab.environment", "Print the values that Compose needs for its profile `lab`, with new keys."),
     "github": ("lab.github.__main__", "Serve the lab's GitHub."),
     "apiserver": ("lab.embedded", "Write keys and a kubeconfig, then serve the lab's API server."),
-    "setup": ("lab.bootstrap", "Create the RunnerPool kind, two pools and three accounts, once."),
+    "setup": ("lab.bootstrap", "Create the RunnerPool kind, a namespace, two pools and three accounts, once."),
     "node": ("lab.node.__main__", "Build a real node's programs and images; run a COMMAND where a real node can run."),
     "images": ("lab.node.build_images", "Build the images of a real node, and print their sizes."),
     "compose-check": ("lab.engine.check", "Build and start the compose file on a Docker engine of its own."),
@@ -70,7 +70,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="seed of the lab's random numbers")] = 1,
     logs: Annotated[Path | None, typer.Option(help="keep the logs of every process in this new folder")] = None,
 ) -> None:
-    """Run the whole system on this machine, and run real jobs through it."""
+    """Run the whole system on this machine, and run jobs through it."""
     from lab.demo.run import run_demo
 
     raise typer.Exit(run_demo(jobs=jobs, cluster=cluster, seed=seed, logs=logs))

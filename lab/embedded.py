@@ -94,7 +94,10 @@ def _url(log: Path) -> str:
 
 def main() -> None:
     """Read the arguments, write the files that the server and its clients need, and run the server in this process."""
-    parser = argparse.ArgumentParser(prog="ostler-lab apiserver", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="ostler-lab apiserver",
+        description="Write keys, a certificate and a kubeconfig for clients, then serve the lab's API server.",
+    )
     parser.add_argument("--folder", type=Path, required=True, help="folder to write certificate, keys and tokens to")
     parser.add_argument(
         "--kubeconfig",

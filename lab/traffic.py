@@ -1,7 +1,7 @@
 """Jobs in the shapes that real CI produces: pushes with a matrix, dependency updates, a nightly run.
 
 The same seed creates the same jobs in the same order, independent of the fleet. `ostler-lab traffic` sends some jobs to
-a running lab and waits until they end.
+a running lab and waits until they end. Its exit status is 0 only if each of them completed exactly once.
 """
 
 from __future__ import annotations
