@@ -96,20 +96,18 @@ def holder_of(db: Connection, session: Session, *, now: datetime) -> Holder | No
     if session.until <= now:
         return None
     found = api_tokens.verify_again(db, session.key_id, now=now)
-    return None if isinstance(found, Refused) or not _is_of(session, found) else found
+    return None if isinstance(found, Refused) or not hmac.compare_digest(rights_of(found), session.rights) else found
 
 
 def still_valid(db: Connection, sessions: Collection[Session], *, now: datetime) -> frozenset[Session]:
     """Return the sessions that have not ended."""
     holders = api_tokens.verify_all_again(db, {each.key_id for each in sessions}, now=now)
+    rights = {key_id: rights_of(holder) for key_id, holder in holders.items()}
     return frozenset(
-        each for each in sessions if each.until > now and each.key_id in holders and _is_of(each, holders[each.key_id])
+        each
+        for each in sessions
+        if each.until > now and each.key_id in rights and hmac.compare_digest(rights[each.key_id], each.rights)
     )
-
-
-def _is_of(session: Session, holder: Holder) -> bool:
-    """Return True if the holder has the rights of the session's login."""
-    return hmac.compare_digest(rights_of(holder), session.rights)
 
 
 def cipher_for(purpose: str, keys: Sequence[Secret]) -> Cipher:
