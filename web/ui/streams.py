@@ -44,6 +44,15 @@ EVERY = 1.0
 PAUSE = 2
 """Pause between two reads of a page, as a multiple of the last read's duration. Slow pages are thus read less often."""
 
+TOGETHER = 5
+"""Number of streams that get a change at once. Other requests, for example webhooks, are served before the next ones.
+
+A change for all streams at once would take the event loop for some 20 milliseconds.
+"""
+
+APART = 0.005
+"""Pause in seconds before the next `TOGETHER` streams get a change."""
+
 ALIVE_EVERY = 5.0
 """Seconds after which a stream without news sends a few bytes, so that no proxy closes it as idle."""
 
@@ -116,8 +125,8 @@ class _Page:
         self._lines: Sequence[str] = ()
         self._changes = b""
 
-    def show(self, content: Content) -> None:
-        """Store one read, and wake the streams if the page has changed."""
+    async def show(self, content: Content) -> None:
+        """Store one read, and wake the streams one after the other if the page has changed."""
         lines = content.html.split("\n")
         self.at, self.live = content.at.timestamp(), content.live
         if lines != self._lines:
@@ -126,8 +135,10 @@ class _Page:
             self.version += 1
         elif self.live:
             return
-        for stream in self.streams:
+        for number, stream in enumerate(list(self.streams), start=1):
             stream.wake()
+            if number % TOGETHER == 0:
+                await asyncio.sleep(APART)
 
     def since(self, version: int) -> bytes:
         """Return the event that leads from a version to the present one."""
@@ -264,7 +275,8 @@ class Streams:
             began = loop.time()
             try:
                 async with self._turn:
-                    page.show(await page.read())
+                    content = await page.read()
+                await page.show(content)
             except Exception as error:  # noqa: BLE001  every error is logged, or shown by the page that is loaded again
                 if not _is_passing(error):
                     return

@@ -271,6 +271,22 @@ def test_page_whose_read_failed_is_read_again_for_new_streams(dashboard: Dashboa
     asyncio.run(story())
 
 
+def test_change_is_sent_to_a_few_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "TOGETHER", 2)
+    woken = Mock()
+
+    async def story() -> None:
+        page = streams._Page(Mock())
+        page.streams = {Mock(wake=woken) for _ in range(5)}
+        task = asyncio.create_task(page.show(Content("there", utcnow(), live=True)))
+        await asyncio.sleep(0)
+        assert woken.call_count == 2
+        await task
+
+    asyncio.run(story())
+    assert woken.call_count == 5
+
+
 def test_reader_that_leaves_before_its_stream_begins_takes_no_place(
     dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
