@@ -32,17 +32,21 @@ class Overview:
 
     pools: Sequence[PoolLine] | None
     accounts: Sequence[AccountLine]
-    waits: Sequence[Waits]
     attention: Sequence[Attention]
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewWaits:
+    """Waits of the last hour: of each pool or account and of all jobs, and their course by five minutes."""
+
+    groups: Sequence[Waits]
+    course: Sequence[Waits]
 
 
 def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
     """Return the rows of the overview that the holder of a token may see."""
     seen = holder.accounts
     accounts = account_lines(db, accounts=seen)
-    since = now - WAITS_OF
-    groups = By.POOL if seen is None else By.ACCOUNT
-    found_waits = waits(db, since=since, until=now, by=groups, now=now, accounts=seen)
     pools = pool_lines(db) if seen is None else None
     found = []
     if pools is not None:
@@ -57,12 +61,16 @@ def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
         what = "1 queued job is held" if held == 1 else f"{held:,} queued jobs are held"
         why = "Ostler matches no held job. The page of a job says why it is held."
         found.append(Attention(what, why, "/ui/jobs?state=queued&held=true"))
-    return Overview(pools, accounts, found_waits, found)
+    return Overview(pools, accounts, found)
 
 
-def read_course(db: Connection, holder: Holder, *, now: datetime) -> Sequence[Waits]:
-    """Return the waits of the last hour by five minutes, of the jobs that the holder of a token may see."""
-    return waits(db, since=now - WAITS_OF, until=now, by=By.FIVE_MINUTES, now=now, accounts=holder.accounts)[:-1]
+def read_waits(db: Connection, holder: Holder, *, now: datetime) -> OverviewWaits:
+    """Return the waits of the last hour, of the jobs that the holder of a token may see."""
+
+    def read(by: By) -> Sequence[Waits]:
+        return waits(db, since=now - WAITS_OF, until=now, by=by, now=now, accounts=holder.accounts)
+
+    return OverviewWaits(read(By.POOL if holder.accounts is None else By.ACCOUNT), read(By.FIVE_MINUTES)[:-1])
 
 
 def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention]:

@@ -47,7 +47,7 @@ from web.api.shared import Shared
 from web.api.sweeps import Repairs
 from web.api.usage import Month, Usages
 from web.ui import drawings
-from web.ui.overview import WAITS_OF, Overview, read_course, read_overview
+from web.ui.overview import WAITS_OF, Overview, OverviewWaits, read_overview, read_waits
 from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, number, wants_stream
 from web.ui.sessions import SESSION
 from web.ui.streams import MEDIA_TYPE, OVER, Content, Streams
@@ -58,8 +58,8 @@ MOST = 200
 SHARED_FOR = timedelta(seconds=1)
 """Maximum age of an overview that is shown to other readers of the same accounts."""
 
-COURSE_SHARED_FOR = timedelta(seconds=15)
-"""Maximum age of the course of the waits. It changes slowly, and is read from all jobs of the last hour."""
+WAITS_SHARED_FOR = timedelta(seconds=15)
+"""Maximum age of the waits of an overview. They change slowly, and are read from all jobs of the last hour."""
 
 Query = TypeVar("Query", bound=BaseModel)
 Show = Callable[[Request], Awaitable[Shown]]
@@ -78,7 +78,7 @@ class Pages:
         self._streams = streams
         self._cursors = Cursors(settings.encryption_keys)
         self._overviews: Shared[Overview] = Shared()
-        self._courses: Shared[Sequence[Waits]] = Shared()
+        self._waits: Shared[OverviewWaits] = Shared()
         self._usages = Usages(database)
 
     def route(self, show: Show, *, live: bool = True) -> Callable[[Request], Awaitable[Response]]:
@@ -116,14 +116,15 @@ class Pages:
         found, now = await self._overviews.get(
             holder.accounts, lambda at: run(lambda db: read_overview(db, holder, now=at)), max_age=SHARED_FOR
         )
-        course, until = await self._courses.get(
-            holder.accounts, lambda at: run(lambda db: read_course(db, holder, now=at)), max_age=COURSE_SHARED_FOR
+        waited, until = await self._waits.get(
+            holder.accounts, lambda at: run(lambda db: read_waits(db, holder, now=at)), max_age=WAITS_SHARED_FOR
         )
         bars = {
             each.id: drawings.bar(each.pods, replicas=each.replicas) for each in (found.pools or ())[:MOST] if each.pods
         }
-        curve = drawings.curve(course, until=until)
-        return Shown("overview.html", now, {"found": found, "bars": bars, "curve": curve, "most": MOST})
+        curve = drawings.curve(waited.course, until=until)
+        values = {"found": found, "bars": bars, "waits": waited.groups, "curve": curve, "most": MOST}
+        return Shown("overview.html", now, values)
 
     async def jobs(self, request: Request) -> Shown:
         """Answer with one page of jobs, newest first."""

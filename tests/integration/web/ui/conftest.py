@@ -60,7 +60,7 @@ class Dashboard(Stage):
 
 @pytest.fixture
 def dashboard(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashboard]:
-    for each in ("SHARED_FOR", "COURSE_SHARED_FOR"):
+    for each in ("SHARED_FOR", "WAITS_SHARED_FOR"):
         monkeypatch.setattr(pages, each, timedelta())
     pool, app, settings = ApiDatabase(database.engine), FastAPI(), make_settings(database)
     streams = Streams(pool)
