@@ -7,7 +7,7 @@ numbers in the status of the pool (`models.pools.pool_plans`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -39,7 +39,7 @@ class PoolLine:
     held: int
     oldest_queued_at: datetime | None
     oldest_dispatchable_at: datetime | None
-    pods: Mapping[PodState, int] | None
+    pods: Mapping[PodState, int] | None = field(hash=False)
     counted_at: datetime | None
     problem: str | None
     outdated: str | None = None

@@ -119,12 +119,8 @@ class Pages:
         waited, until = await self._waits.get(
             holder.accounts, lambda at: run(lambda db: read_waits(db, holder, now=at)), max_age=WAITS_SHARED_FOR
         )
-        bars = {
-            each.id: drawings.bar(each.pods, replicas=each.replicas) for each in (found.pools or ())[:MOST] if each.pods
-        }
         curve = drawings.curve(waited.course, until=until)
-        values = {"found": found, "bars": bars, "waits": waited.groups, "curve": curve, "most": MOST}
-        return Shown("overview.html", now, values)
+        return Shown("overview.html", now, {"found": found, "waits": waited.groups, "curve": curve, "most": MOST})
 
     async def jobs(self, request: Request) -> Shown:
         """Answer with one page of jobs, newest first."""
@@ -219,7 +215,7 @@ class Pages:
         values = {
             "pool": shown,
             "why": why,
-            "bar": None if counts is None else drawings.bar(counts, replicas=shown["replicas"]),
+            "counts": counts,
             "pods": pods.rows,
             "more": pods.next_id is not None,
             "usual": usual,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
@@ -27,6 +28,7 @@ from models.browse.api_tokens import Holder
 from ostler.server_words import without_controls
 from rules.token_scopes import TokenScope
 from web.api.schema import BIGGEST_ID
+from web.ui import drawings
 
 HOLDER = "ostler.ui.holder"
 REFRESH = "refresh"
@@ -35,8 +37,12 @@ REFRESH = "refresh"
 SLICE = 0.002
 """Seconds of rendering after which the event loop serves other requests, for example webhooks."""
 
+MOST_ROWS = 2000
+"""Number of rendered rows that are kept, of about 1 KiB each."""
+
 _LONGEST = 120
 _CODE = re.compile("`([^`]+)`")
+_TIME = re.compile('<time class="(?:age|clock)"(?: datetime="([^"]*)")?></time>')
 _EXACT_BELOW = 10
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -80,6 +86,32 @@ def short(value: str, longest: int = _LONGEST) -> str:
     return value if len(value) <= longest else f"{value[: longest - 1]}…"
 
 
+def ago(since: datetime) -> Markup:
+    """Return the age of a time as HTML. The script of the page fills it in, or `full_page`."""
+    return Markup('<time class="age" datetime="{}"></time>').format(since.isoformat(timespec="milliseconds"))
+
+
+def _filled(html: str, now: datetime) -> str:
+    """Return a page in which the ages and the time of its read are filled in."""
+
+    def shown(found: re.Match[str]) -> str:
+        if not found[1]:
+            return moment(now)
+        return f'<time class="age" datetime="{found[1]}">{age(datetime.fromisoformat(found[1]), now)}</time>'
+
+    return _TIME.sub(shown, html)
+
+
+@lru_cache(MOST_ROWS)
+def row(macro: str, *values: Any) -> Markup:
+    """Return a part of a page, which a macro of `_parts.html` renders again only after one of its values has changed.
+
+    The part must depend on these values alone, and not on the reader.
+    """
+    found: Markup = getattr(_environment.get_template("_parts.html").module, macro)(*values)
+    return found
+
+
 def _finalize(value: object) -> object:
     return without_controls(value) if type(value) is str else value
 
@@ -101,6 +133,10 @@ _environment.filters |= {
 }
 _environment.globals |= {
     "age": age,
+    "ago": ago,
+    "clock": lambda: Markup('<time class="clock"></time>'),
+    "segments": drawings.bar,
+    "row": row,
     "asset": {
         name: f"/ui/static/{name}?v={hashlib.sha256(content).hexdigest()[:8]}" for name, (content, _) in ASSETS.items()
     },
@@ -138,11 +174,9 @@ async def full_page(request: Request, shown: Shown, *, again: int | None) -> HTM
         live=updates and again is None,
         full=updates and again is not None,
         again=again if updates else None,
-        ago=lambda since: _age(since, age(since, shown.now)),
-        clock=lambda: moment(shown.now),
         **shown.values,
     )
-    return HTMLResponse(await _render(shown.template, values))
+    return HTMLResponse(_filled(await _render(shown.template, values), shown.now))
 
 
 async def live_part(request: Request, shown: Shown) -> str:
@@ -151,15 +185,7 @@ async def live_part(request: Request, shown: Shown) -> str:
     Ages and the time of the read are left out, because the page fills them in. The part therefore differs only if a
     row has changed. It does not name the reader.
     """
-    values = _values(
-        request,
-        layout="live.html",
-        now=shown.now,
-        ago=lambda since: _age(since, ""),
-        clock=lambda: Markup('<time class="clock"></time>'),
-        **shown.values,
-    )
-    return await _render(shown.template, values)
+    return await _render(shown.template, _values(request, layout="live.html", now=shown.now, **shown.values))
 
 
 def wants_stream(request: Request) -> bool:
@@ -177,10 +203,6 @@ def may_write(request: Request) -> bool:
     """Return True if the token of the reader may change the fleet."""
     holder: Holder | None = request.scope.get(HOLDER)
     return holder is not None and holder.accounts is None and TokenScope.WRITE in holder.scopes
-
-
-def _age(since: datetime, shown: str) -> Markup:
-    return Markup('<time class="age" datetime="{}">{}</time>').format(since.isoformat(timespec="milliseconds"), shown)
 
 
 def _values(request: Request, **values: Any) -> dict[str, Any]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from web.ui.rendering import ASSETS, age, duration, short
+from models.browse.fleet import PoolLine
+from rules.pools.pod_states import PodState
+from web.ui.rendering import ASSETS, age, duration, row, short
 
 ROOT = Path(__file__).parents[3]
 T0 = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -36,6 +39,29 @@ def test_age_of_a_time_in_the_future_is_zero() -> None:
 
 def test_long_text_is_cut_to_its_limit() -> None:
     assert (short("abc", 3), short("abcd", 3)) == ("abc", "ab…")
+
+
+def test_row_is_rendered_again_only_after_a_value_has_changed() -> None:
+    pods = {PodState.WARM: 2}
+    line = PoolLine(
+        id=1,
+        namespace="ns",
+        name="gpu",
+        replicas=3,
+        paused=False,
+        draining=False,
+        queued=0,
+        held=0,
+        oldest_queued_at=None,
+        oldest_dispatchable_at=None,
+        pods=pods,
+        counted_at=T0,
+        problem=None,
+    )
+    shown = row("pool_row", line)
+    assert row("pool_row", replace(line, pods=dict(pods))) is shown
+    assert "<b>2</b> warm" in shown
+    assert "<b>1</b> warm" in row("pool_row", replace(line, pods={PodState.WARM: 1}))
 
 
 def test_style_sheet_loads_nothing() -> None:
