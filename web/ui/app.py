@@ -37,7 +37,7 @@ from web.ui import logins, sessions
 from web.ui.forms import Forms, foreign, read_form
 from web.ui.logins import Logins
 from web.ui.pages import Pages
-from web.ui.rendering import ASSETS, HOLDER, address, page, wants_stream
+from web.ui.rendering import ASSETS, HOLDER, address, compile_templates, page, wants_stream
 from web.ui.sessions import SESSION, Sessions, holder_of
 from web.ui.streams import MEDIA_TYPE, RELOAD, Streams
 
@@ -204,6 +204,7 @@ def mount_ui(
 
     Starlette's own mount does not match a path that contains a newline. This mount matches such a path.
     """
+    compile_templates()
 
     async def first_page(_request: Request) -> Response:
         headers = {name.decode(): value.decode() for name, value in _HEADERS.items()}

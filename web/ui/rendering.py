@@ -121,6 +121,7 @@ _environment = Environment(
     autoescape=True,
     undefined=StrictUndefined,
     finalize=_finalize,
+    auto_reload=False,
     trim_blocks=True,
     lstrip_blocks=True,
 )
@@ -141,6 +142,12 @@ _environment.globals |= {
         name: f"/ui/static/{name}?v={hashlib.sha256(content).hexdigest()[:8]}" for name, (content, _) in ASSETS.items()
     },
 }
+
+
+def compile_templates() -> None:
+    """Compile every template, so that no first reader of a page waits, and no webhook beside this reader."""
+    for name in _environment.list_templates(["html"]):
+        _environment.get_template(name)
 
 
 @dataclass(frozen=True, slots=True)

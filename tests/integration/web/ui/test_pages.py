@@ -6,9 +6,12 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
 
 from models.browse import api_tokens
@@ -23,7 +26,8 @@ from tests.integration.web.api.conftest import Client, make_settings
 from tests.integration.web.polls.test_admission import seen
 from tests.integration.web.ui.conftest import OWN, Dashboard
 from web.app import build_app
-from web.ui import pages
+from web.ui import pages, rendering
+from web.ui.app import mount_ui
 
 HEADERS = {
     "content-security-policy": (
@@ -644,6 +648,14 @@ def test_limited_token_does_not_read_who_holds_an_account(dashboard: Dashboard) 
     assert "held by alice" in text_of(dashboard, "/ui/accounts/7")
     shown = text_of(dashboard, "/ui/accounts/7", cookie=limited)
     assert ("held by an operator since" in shown, "alice" in shown) == (True, False)
+
+
+def test_templates_are_compiled_when_the_process_starts(dashboard: Dashboard) -> None:
+    cache = rendering._environment.cache
+    assert cache is not None
+    cache.clear()
+    mount_ui(FastAPI(), dashboard.settings, database=Mock(), streams=Mock(), publisher=Mock())
+    assert {name for _, name in cache} == {each.name for each in (files("web.ui") / "templates").iterdir()}
 
 
 def test_readers_of_the_same_accounts_share_one_read(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
