@@ -269,12 +269,10 @@ def crd(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Install or update the RunnerPool definition in the cluster. The command reads only the kubeconfig settings."""
-    from k8s_adapters.crd import apply_crd, crd_manifest
+    from k8s_adapters.crd import apply_crd, crd_text
 
     if show:
-        import yaml
-
-        typer.echo(yaml.safe_dump(crd_manifest(), sort_keys=False, width=120), nl=False)
+        typer.echo(crd_text(), nl=False)
         return
     from ostler import logging
 

@@ -13,13 +13,6 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from k8s_adapters.client import Json
-from k8s_adapters.crd import (
-    DEFAULT_CPU,
-    DEFAULT_EPHEMERAL_STORAGE,
-    DEFAULT_MEMORY,
-    LEAST_HOOK_MEMORY,
-    LONGEST_GROUP,
-)
 from k8s_adapters.names import (
     CONTAINERS_BUILDKIT,
     CONTAINERS_DIND,
@@ -45,6 +38,14 @@ from rules.pools.spec_writers import is_ours
 from rules.pools.volumes import Reclaim
 from rules.pools.workloads import LONGEST_STATEFUL_POOL, Lifecycle, Workload
 from rules.routing.scopes import Scope
+
+DEFAULT_CPU = "2"
+DEFAULT_MEMORY = "4Gi"
+DEFAULT_EPHEMERAL_STORAGE = "10Gi"
+LEAST_HOOK_MEMORY = 64
+"""Minimum memory in MiB of a hook Pod, or of the daemon that builds images. With less, no container of a job starts."""
+LONGEST_GROUP = 100
+"""Maximum number of characters in the name of a runner group."""
 
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB

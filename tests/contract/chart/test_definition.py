@@ -17,7 +17,7 @@ def test_the_chart_has_what_ostler_crd_prints() -> None:
 
     assert printed.exit_code == 0
     assert yaml.safe_load(printed.stdout) == crd_manifest()
-    assert printed.stdout == FILE.read_text(), f"run: ostler crd --print > {FILE.relative_to(helm.CHART.parent.parent)}"
+    assert printed.stdout == FILE.read_text(), f"copy k8s_adapters/runnerpools.yaml to {FILE}"
 
 
 def test_helm_takes_it_from_the_chart_as_it_is() -> None:

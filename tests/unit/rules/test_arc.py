@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.crd import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pool_reader import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, read_pool
 from rules.pools.arc import IMAGE, Converted, NotConvertible, convert
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-arc.md"
