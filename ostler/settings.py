@@ -45,7 +45,7 @@ class Trust(BaseSettings):
         default=None,
         description=(
             "Path of a PEM file with private certificate authorities. Ostler trusts them for GitHub and Redis, in "
-            "addition to the authorities of the system. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
+            "addition to those of the system. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
         ),
     )
 
@@ -100,17 +100,17 @@ class ApiAccess(Trust):
     api_url: str | None = Field(
         default=None,
         description=(
-            "Address of web, for example `https://ostler.example.com`. If it is set, `ostler jobs`, `ostler job`, "
-            "`ostler pods`, `ostler pod`, `ostler pool show` and `ostler account show` ask the REST API with "
-            "OSTLER_API_TOKEN, and need no access to Postgres"
+            "Address of web, for example `https://ostler.example.com`. If it is set, the commands `ostler jobs`, "
+            "`job`, `pods`, `pod`, `pool show`, `account show`, `usage` and `changes` ask the REST API, and need no "
+            "access to Postgres"
         ),
     )
     api_token: Secret | None = Field(
         default=None,
         validate_default=True,
         description=(
-            "API token for OSTLER_API_URL, with the scope `read`. `ostler token create` creates one. Over plain HTTP "
-            "it can be read on the way"
+            "API token for OSTLER_API_URL, with the scope `read`, from `ostler token create`. Over plain HTTP it can "
+            "be read on the way"
         ),
     )
 
@@ -142,14 +142,14 @@ class Namespaces(BaseSettings):
         default="ostler-runners",
         description=(
             "Kubernetes namespace of the pools and of their runner Pods, except for pools in "
-            "OSTLER_ELEVATED_NAMESPACE. Ostler also stores the epoch and the Lease of the watch in this namespace"
+            "OSTLER_ELEVATED_NAMESPACE. It also has the epoch and the Lease of the watch"
         ),
     )
     elevated_namespace: str | None = Field(
         default=None,
         description=(
-            "Kubernetes namespace of the pools that need a Pod Security level above `restricted`, and of their runner "
-            "Pods. It must differ from OSTLER_NAMESPACE. If this setting is empty, such pools are Degraded"
+            "Kubernetes namespace of the pools that need a Pod Security level above `restricted`, and of their "
+            "runner Pods. It must differ from OSTLER_NAMESPACE. If it is empty, such pools are Degraded"
         ),
     )
 
@@ -172,9 +172,8 @@ class Cluster(Namespaces):
     kubeconfig: str | None = Field(
         default=None,
         description=(
-            "Path of the kubeconfig of web, of a worker or of the watch. If this setting is empty, the process uses "
-            "the ServiceAccount of its Pod. An operator's command uses this setting too, and searches further places "
-            "if it is empty"
+            "Path of the kubeconfig of web, of a worker or of the watch. If it is empty, the process uses the "
+            "ServiceAccount of its Pod. An operator's command searches further places if it is empty"
         ),
     )
 
@@ -188,10 +187,7 @@ class Logs(BaseSettings):
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
-        description=(
-            "Lowest level of the messages that are logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`. A higher level logs "
-            "fewer messages"
-        ),
+        description="Lowest level of the messages that are logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`",
     )
     log_style: Literal["json", "console"] = Field(
         default="json", description="Format of log lines: `json` for programs, `console` for people"
@@ -228,15 +224,15 @@ class App(BaseSettings):
     github_url: str = Field(
         default="https://github.com",
         description=(
-            "Address of GitHub in a browser. Use `https://SUBDOMAIN.ghe.com` for data residency and "
-            "`https://HOST` for an Enterprise Server"
+            "Address of GitHub in a browser. Use `https://SUBDOMAIN.ghe.com` for data residency and `https://HOST` "
+            "for an Enterprise Server"
         ),
     )
     github_api_url: str = Field(
         default="https://api.github.com",
         description=(
-            "Root address of GitHub's REST API. Set this address only if it differs from the address that Ostler "
-            "derives from OSTLER_GITHUB_URL"
+            "Root address of GitHub's REST API, only if it differs from the address that Ostler derives from "
+            "OSTLER_GITHUB_URL"
         ),
     )
     github_app_id: str = Field(description="Client id or app id of the GitHub App")
@@ -248,9 +244,9 @@ class App(BaseSettings):
         ge=0,
         le=86400,
         description=(
-            "Wait of a job in seconds after which a check run on its commit tells why it waits. A check run also tells "
-            "that the Pod of a job ended before the job. With 0, Ostler makes no check runs. Larger values make fewer "
-            "calls to GitHub. The App needs the permission `checks: write`"
+            "Seconds that a job waits until a check run on its commit tells why it waits. A check run also tells "
+            "that the Pod of a job ended before the job. With 0, Ostler makes no check runs. Larger values make "
+            "fewer calls to GitHub. The App needs the permission `checks: write`"
         ),
     )
 
@@ -299,8 +295,8 @@ class Login(BaseSettings):
     oidc_issuer: str | None = Field(
         default=None,
         description=(
-            "Issuer URL of an OpenID provider. People can then log in to the dashboard without an API token. Also set "
-            "OSTLER_OIDC_CLIENT_ID, OSTLER_OIDC_REDIRECT_URL and OSTLER_OIDC_GROUPS"
+            "Issuer URL of an OpenID provider, through which people log in to the dashboard without an API token. "
+            "Also set OSTLER_OIDC_CLIENT_ID, OSTLER_OIDC_REDIRECT_URL and OSTLER_OIDC_GROUPS"
         ),
     )
     oidc_client_id: str | None = Field(default=None, description="Id of Ostler's client at the OpenID provider")
@@ -311,8 +307,8 @@ class Login(BaseSettings):
     oidc_redirect_url: str | None = Field(
         default=None,
         description=(
-            "The OpenID provider sends people back to this address: `https://HOST/ui/oidc/callback`. Register the "
-            "same address at the provider"
+            "Address of the dashboard for the OpenID provider, `https://HOST/ui/oidc/callback`. Register it at the "
+            "provider"
         ),
     )
     oidc_groups_claim: str = Field(
@@ -321,8 +317,8 @@ class Login(BaseSettings):
     oidc_scopes: str = Field(
         default="openid profile",
         description=(
-            "Scopes that Ostler requests from the OpenID provider, separated by spaces. Some providers send the groups "
-            "only if the scope `groups` is requested"
+            "Scopes that Ostler requests from the OpenID provider, separated by spaces. Some providers send the "
+            "groups only with the scope `groups`"
         ),
     )
 
@@ -331,8 +327,8 @@ class Login(BaseSettings):
         validate_default=True,
         description=(
             "JSON object with the rights of each group at the OpenID provider: `write` (see and change everything), "
-            "`read` (see everything) or a list of logins or ids of accounts (see only these). A person in several "
-            "groups has the rights of all of them"
+            "`read` (see everything) or a list of logins or ids of accounts (see only these). A person has the "
+            "rights of all groups"
         ),
     )
 
@@ -389,26 +385,24 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=16,
         ge=1,
         description=(
-            "Maximum number of Postgres connections that this process can open. Web or a worker does not start if it "
-            "needs more connections. Larger values need a larger OSTLER_CONNECTION_BUDGET"
+            "Maximum number of Postgres connections of this process. Web or a worker that needs more does not start. "
+            "Larger values need a larger OSTLER_CONNECTION_BUDGET"
         ),
     )
     connection_budget: int = Field(
         default=25,
         ge=1,
         description=(
-            "Sum of the connection shares of all replicas of web and of the workers. Web or a worker does not start if "
-            "this sum plus a reserve of 10 exceeds `max_connections` of Postgres. Larger values need a larger "
-            "`max_connections`"
+            "Sum of the connection shares of all replicas of web and of the workers. They do not start if this sum "
+            "plus a reserve of 10 exceeds `max_connections` of Postgres"
         ),
     )
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches the "
-            "file at each heartbeat, unless it has not read its queues for 30 seconds. A watch touches the file each "
-            "time the cluster answers a request for the Lease of the watch. `ostler healthy worker` and `ostler "
-            "healthy watch` read the file, and fail if this setting is empty"
+            "Path of a file that `ostler healthy worker` and `ostler healthy watch` read; they fail if this setting "
+            "is empty. A worker touches the file at each heartbeat while it reads its queues, a watch each time the "
+            "cluster answers a request for its Lease"
         ),
     )
     worker_threads: int = Field(
@@ -425,22 +419,22 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=180,
         ge=1,
         description=(
-            "Maximum number of runners that Ostler registers per minute for one installation. Up to a third of this "
-            "number can be registered in one burst. Larger values use up GitHub's rate limit faster"
+            "Maximum number of runners that Ostler registers per minute for one installation, a third of them in one "
+            "burst. Larger values use up GitHub's rate limit faster"
         ),
     )
     webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Webhook secrets of the GitHub App, separated by commas. Each secret has 16 characters or more. While "
-            "you change the secret, set both the new and the old secret"
+            "Webhook secrets of the GitHub App, separated by commas, each with 16 characters or more. While you "
+            "change the secret, set both the new and the old secret"
         )
     )
 
     # Secrets at rest
     encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
         description=(
-            "Fernet keys, separated by commas, newest first. Ostler encrypts JIT configs and signs page cursors of the "
-            "REST API with the first key. It decrypts and verifies with all keys"
+            "Fernet keys, separated by commas, newest first. Ostler encrypts JIT configs and signs page cursors of "
+            "the REST API with the first key. It decrypts and verifies with all keys"
         ),
     )
 
@@ -448,17 +442,15 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     kubeconfig: str | None = Field(
         default=None,
         description=(
-            "Path of the kubeconfig of web, of a worker or of the watch. If this setting is empty, the process uses "
-            "the ServiceAccount of its Pod. An operator's command uses this setting too, and searches further places "
-            "if it is empty"
+            "Path of the kubeconfig of web, of a worker or of the watch. If it is empty, the process uses the "
+            "ServiceAccount of its Pod. An operator's command searches further places if it is empty"
         ),
     )
     allowed_pod_security: Literal["restricted", "baseline", "privileged"] = Field(
         default="restricted",
         description=(
-            "Least strict Pod Security level that a pool may ask for: `restricted`, `baseline` or `privileged`. Levels "
-            "that are less strict than `restricted` need OSTLER_ELEVATED_NAMESPACE. A pool that asks for a less strict "
-            "level than this setting is Degraded"
+            "Least strict Pod Security level that a pool can ask for: `restricted`, `baseline` or `privileged`. The "
+            "last two need OSTLER_ELEVATED_NAMESPACE. A pool that asks for a less strict level is Degraded"
         ),
     )
     pod_job_annotations: bool = Field(
@@ -471,47 +463,46 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     )
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
-        description="Address that runner Pods poll. If the address changes, every starting or warm Pod is replaced",
+        description="Address that runner Pods poll. If it changes, every starting or warm Pod is replaced",
     )
     dispatch_ca: str | None = Field(
         default=None,
         description=(
-            "Name of a ConfigMap with certificate authorities in the key `ca.crt`. The ConfigMap must exist in "
-            "OSTLER_NAMESPACE. If OSTLER_ELEVATED_NAMESPACE is set, the ConfigMap must also exist in that namespace. "
+            "Name of a ConfigMap with certificate authorities in the key `ca.crt`, in each namespace of runner Pods. "
             "If OSTLER_DISPATCH_URL begins with `https://`, runner Pods trust only these authorities when they poll, "
-            "and a change of this setting replaces every starting or warm Pod. If this setting is empty, runner Pods "
-            "trust the authorities of their image"
+            "and a change replaces every starting or warm Pod. If it is empty, runner Pods trust the authorities of "
+            "their image"
         ),
     )
     hooks_image: str | None = Field(
         default=None,
         description=(
             "Image of the sidecar of runner Pods in pools with `containers.mode: kubernetes`. Set it to Ostler's own "
-            "image. If this setting changes, every starting or warm Pod of these pools is replaced. If this setting "
-            "is empty, these pools are Degraded"
+            "image. If it changes, every starting or warm Pod of these pools is replaced. If it is empty, these "
+            "pools are Degraded"
         ),
     )
     buildkit_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods in pools with `containers.mode: buildkit`. The image must contain "
-            "`buildkitd`, `buildctl` and `buildkit-runc`. If this setting changes, every starting or warm Pod of these "
-            "pools is replaced. If this setting is empty, these pools are Degraded"
+            "Image of the sidecar of runner Pods in pools with `containers.mode: buildkit`. It must contain "
+            "`buildkitd`, `buildctl` and `buildkit-runc`. If it changes, every starting or warm Pod of these pools "
+            "is replaced. If it is empty, these pools are Degraded"
         ),
     )
     dind_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods in pools with `containers.mode: dind`. The image must contain the "
-            "programs and the entry point of Docker's own image `docker:dind`. If this setting changes, every starting "
-            "or warm Pod of these pools is replaced. If this setting is empty, these pools are Degraded"
+            "Image of the sidecar of runner Pods in pools with `containers.mode: dind`. It must contain the programs "
+            "and the entry point of Docker's own image `docker:dind`. If it changes, every starting or warm Pod of "
+            "these pools is replaced. If it is empty, these pools are Degraded"
         ),
     )
     token_audience: str = Field(
         default="ostler-dispatch",
         description=(
             "Audience of the ServiceAccount tokens that runner Pods send with a poll. Web and the workers need the "
-            "same value. If this setting changes, every starting or warm Pod is replaced"
+            "same value. If it changes, every starting or warm Pod is replaced"
         ),
     )
 
@@ -527,25 +518,19 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=8081,
         ge=0,
         le=65535,
-        description=(
-            "Port of `ostler web` for polls of runner Pods without TLS. Web opens this port only if "
-            "OSTLER_WEB_PLAIN_POLLS is true"
-        ),
+        description="Port of `ostler web` for polls without TLS, open if OSTLER_WEB_PLAIN_POLLS is true",
     )
     web_polls_tls_port: int = Field(
         default=8443,
         ge=0,
         le=65535,
-        description=(
-            "Port of `ostler web` for polls of runner Pods over TLS. Web opens this port only if "
-            "OSTLER_WEB_POLLS_TLS_CERT is set"
-        ),
+        description="Port of `ostler web` for polls over TLS, open if OSTLER_WEB_POLLS_TLS_CERT is set",
     )
     web_polls_tls_cert: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Within 10 seconds "
-            "after a change of the file, web reads the file again. If this setting is empty, web opens no TLS port"
+            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Web checks the "
+            "file for changes every 10 seconds"
         ),
     )
     web_polls_tls_key: str | None = Field(
@@ -559,8 +544,8 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=True,
         validate_default=True,
         description=(
-            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. Without OSTLER_WEB_POLLS_TLS_CERT this setting "
-            "must be true. Disable this setting when every Pod polls over TLS"
+            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. It must be true without "
+            "OSTLER_WEB_POLLS_TLS_CERT. Disable it when every Pod polls over TLS"
         ),
     )
     web_private_port: int = Field(
@@ -569,15 +554,13 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     web_public_polls: bool = Field(
         default=True,
         description=(
-            "True if OSTLER_WEB_PORT also serves polls. Pods of older releases poll that port. Disable this setting "
-            "when no such Pod is left"
+            "True if OSTLER_WEB_PORT also serves polls, for Pods of older releases. Disable it when no such Pod is left"
         ),
     )
     web_ui: bool = Field(
         default=True,
         description=(
-            "True if OSTLER_WEB_PORT also serves the dashboard under `/ui`, for people with an API token. If this "
-            "setting is false, `/ui` answers 404"
+            "True if OSTLER_WEB_PORT also serves the dashboard under `/ui`. If it is false, `/ui` answers 404"
         ),
     )
     intake_queue: int = Field(
@@ -585,8 +568,8 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         ge=1,
         description=(
             "Maximum number of webhooks about jobs that wait in one web process for their commit. If the queue is "
-            "full, web answers 503 to the newest webhook of the account with the most waiting webhooks. Ostler later "
-            "asks GitHub to send refused webhooks again. Larger values need more memory"
+            "full, web answers 503 to the newest webhook of the account with the most waiting webhooks, and Ostler "
+            "later asks GitHub to send it again. Larger values need more memory"
         ),
     )
 
@@ -594,34 +577,33 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     new_accounts: Literal["hold", "serve"] = Field(
         default="hold",
         description=(
-            "Access of accounts that Ostler does not know yet. With `hold`, the jobs of a new account are held until "
-            "an operator runs `ostler account allow`. The owner of the GitHub App is allowed without this command. "
-            "With `serve`, the jobs of every account that installs the App run within the default budget. A change of "
-            "this setting does not affect known accounts"
+            "Access of new accounts. With `hold`, their jobs are held until an operator runs `ostler account allow`, "
+            "except those of the App's owner. With `serve`, the jobs of every account that installs the App run "
+            "within the default budget. Known accounts do not change"
         ),
     )
     default_budget_count: int = Field(
         default=20,
         ge=0,
         description=(
-            "Number of Pods that a new account can use at the same time. A change of this setting does not affect "
-            "known accounts. Larger values allow more jobs at once"
+            "Number of Pods that a new account can use at once. Known accounts do not change. Larger values allow "
+            "more jobs at once"
         ),
     )
     default_budget_vcpu: int = Field(
         default=80,
         ge=0,
         description=(
-            "Number of vCPUs that a new account can use at the same time. A change of this setting does not affect "
-            "known accounts. Larger values allow more or larger jobs at once"
+            "Number of vCPUs that a new account can use at once. Known accounts do not change. Larger values allow "
+            "more or larger jobs at once"
         ),
     )
     default_budget_memory_gib: int = Field(
         default=320,
         ge=0,
         description=(
-            "Memory in GiB that a new account can use at the same time. A change of this setting does not affect known "
-            "accounts. Larger values allow more or larger jobs at once"
+            "Memory in GiB that a new account can use at once. Known accounts do not change. Larger values allow "
+            "more or larger jobs at once"
         ),
     )
 
@@ -630,20 +612,18 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=300,
         gt=0,
         description=(
-            "Time without a poll after which Ostler replaces a Pod that never received a JIT, in seconds. The time "
-            "begins at the latest of these: the creation of the Pod, its last poll (recorded once a minute at most), "
-            "and the end of its last claim. A Pod cannot poll without a web process. Ostler therefore replaces such a "
-            "Pod only if a web process ran during the whole time. A pool can set its own limit "
-            "(`provisioning.startTimeout`). Larger values give slow images more time"
+            "Seconds without a poll after which Ostler replaces a Pod that never received a JIT, if a web process "
+            "ran all the time. `provisioning.startTimeout` of a pool has precedence. Larger values give slow images "
+            "more time"
         ),
     )
     node_lost_after: float = Field(
         default=600,
         ge=60,
         description=(
-            "How long a node must be unreachable before it counts as gone, in seconds. Ostler then replaces the Pods "
-            "of the node and deletes these Pods by force. `docs/operations/nodes.md` lists the Pods that Ostler does "
-            "not delete by force. Larger values wait longer for the node to return"
+            "Seconds for which a node is unreachable before it counts as gone. Ostler then replaces the Pods of the "
+            "node, and deletes most of them by force (`docs/operations/nodes.md`). Larger values wait longer for the "
+            "node to return"
         ),
     )
 
@@ -652,9 +632,8 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=259200,
         gt=0,
         description=(
-            "How long GitHub stores deliveries of webhooks, in seconds: 259200 (3 days) on github.com, 604800 (7 days) "
-            "on an Enterprise Server. Set the second value if you use an Enterprise Server. Ostler asks GitHub to send "
-            "lost webhooks again up to this age. Larger values include older webhooks"
+            "Seconds for which GitHub stores deliveries of webhooks: 259200 (3 days) on github.com, 604800 (7 days) "
+            "on an Enterprise Server. Ostler asks GitHub to send lost webhooks again up to this age"
         ),
     )
 
@@ -674,7 +653,7 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=2592000,
         gt=0,
         description=(
-            "How long Ostler stores events of jobs and claims, sweep runs, stalls and runner failures, in seconds. "
+            "Seconds for which Ostler stores events of jobs and claims, sweep runs, stalls and runner failures. "
             "Larger values need more disk"
         ),
     )
@@ -682,8 +661,8 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=7776000,
         ge=1209600,
         description=(
-            "How long Ostler stores completed jobs, ended claims and rows of Pods that are gone, in seconds. The "
-            "minimum is 1209600 (14 days). Larger values need more disk"
+            "Seconds for which Ostler stores completed jobs, ended claims and rows of Pods that are gone, 1209600 "
+            "(14 days) at least. Larger values need more disk"
         ),
     )
 
@@ -691,9 +670,9 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Names of sweeps that must not run, separated by commas, or `all`. Set the same value for all workers, and "
-            "for web and `ostler doctor`, which otherwise report the sweeps as late. Dry runs are still possible. "
-            "`ostler sweep pause` pauses sweeps without a restart"
+            "Names of sweeps that must not run, separated by commas, or `all`. Web and `ostler doctor` need the same "
+            "value, because otherwise they report the sweeps as late. Dry runs are still possible. `ostler sweep "
+            "pause` pauses sweeps without a restart"
         ),
     )
     repair_budget_percent: float = Field(
@@ -701,9 +680,8 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         ge=0,
         le=100,
         description=(
-            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can delete. "
-            "The maximum is never below `repair_budget_least` objects (5). Larger values repair faster, but a run with "
-            "wrong data deletes more"
+            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can delete, "
+            "but 5 objects at least. Larger values repair faster, but a run with wrong data deletes more"
         ),
     )
 
@@ -713,8 +691,8 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         ge=0,
         le=65535,
         description=(
-            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, these processes serve no metrics. "
-            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, they serve no metrics. Metrics of "
+            "web are on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
     metrics_accounts: int = Field(
@@ -722,9 +700,9 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         ge=0,
         le=1000,
         description=(
-            "Maximum number of accounts that have metrics of their own in `ostler web`. These metrics have the names "
-            "of accounts as labels. The accounts with the most jobs and Pods come first, and the other accounts share "
-            "one set of metrics. With 0, there are no metrics about accounts. Larger values add six series per account"
+            "Maximum number of accounts, those with the most jobs and Pods, that have metrics of their own in "
+            "`ostler web`, with their names as labels. The other accounts share one set of metrics. With 0, there "
+            "are no metrics about accounts. Larger values add six series per account"
         ),
     )
 
@@ -838,21 +816,19 @@ class FlowerSettings(RedisAlone):
     flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
         default=(),
         description=(
-            "Logins of Flower as `user:password`, separated by commas. Each password has 16 characters or more. "
+            "Logins of Flower as `user:password`, separated by commas, each password with 16 characters or more. "
             "Required unless OSTLER_FLOWER_WITHOUT_LOGIN is true"
         ),
     )
     flower_without_login: bool = Field(
         default=False,
-        description=(
-            "True if Flower is served without a login. Enable this setting only behind a proxy that requires a login"
-        ),
+        description=("True if Flower is served without a login. Enable it only behind a proxy that requires a login"),
     )
     flower_state_file: str | None = Field(
         default=None,
         description=(
-            "Path of the file in which Flower stores its list of tasks and workers between restarts. A user with write "
-            "access to the folder of this file can run code in Flower. Give no other process access to the folder"
+            "Path of the file in which Flower stores its list of tasks and workers between restarts. A user with "
+            "write access to its folder can run code in Flower, so give no other process access"
         ),
     )
 

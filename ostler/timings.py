@@ -25,29 +25,30 @@ class Timings(BaseModel):
     resume_every: float = Field(
         default=5,
         gt=0,
-        description="How often the sweep `resume` runs, in seconds. With larger values, lost steps are repeated later",
+        description=(
+            "Seconds between two runs of the sweep `resume`. With larger values, lost steps are repeated later"
+        ),
     )
     pools_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "How often all pools are reconciled, in seconds. With larger values, a pool without a wake is "
-            "reconciled later"
+            "Seconds between two reconciles of all pools. With larger values, a pool without a wake is reconciled later"
         ),
     )
     autoscale_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "How often the autoscaler runs, in seconds. The matcher also wakes the autoscaler when a job of an "
-            "autoscaled pool finds no free Pod. With larger values, pools are scaled down later"
+            "Seconds between two runs of the autoscaler. The matcher also wakes it when a job of an autoscaled pool "
+            "finds no free Pod. With larger values, pools are scaled down later"
         ),
     )
     sweep_every: float = Field(
         default=60,
         gt=0,
         description=(
-            "How often each sweep runs that has no period of its own in this list, in seconds. With larger values, "
+            "Seconds between two runs of each sweep that has no period of its own in this list. With larger values, "
             "repairs come later"
         ),
     )
@@ -55,16 +56,16 @@ class Timings(BaseModel):
         default=300,
         gt=0,
         description=(
-            "How often the sweep `catch_up` runs, in seconds. After GitHub refused a check of a repository, the sweep "
-            "skips the repository for this time. Each further refusal doubles the time, up to one hour. With larger "
-            "values, jobs whose webhooks were lost are found later"
+            "Seconds between two runs of the sweep `catch_up`, and first wait after GitHub refused a check of a "
+            "repository. Each further refusal doubles this wait, up to one hour. With larger values, jobs whose "
+            "webhooks were lost are found later"
         ),
     )
     slow_sweep_every: float = Field(
         default=600,
         gt=0,
         description=(
-            "How often the sweeps `orphaned_runners` and `orphaned_service_accounts` run, in seconds. With larger "
+            "Seconds between two runs of the sweeps `orphaned_runners` and `orphaned_service_accounts`. With larger "
             "values, leftover runners and ServiceAccounts are deleted later"
         ),
     )
@@ -72,7 +73,7 @@ class Timings(BaseModel):
         default=86400,
         gt=0,
         description=(
-            "How often the sweep `prune` runs, in seconds. If a run has no time for all old rows, the sweep runs again "
+            "Seconds between two runs of the sweep `prune`. A run that has no time for all old rows is repeated "
             "after a minute. With larger values, one run deletes more rows"
         ),
     )
@@ -80,14 +81,14 @@ class Timings(BaseModel):
         default=10,
         gt=0,
         description=(
-            "How often the epoch in Postgres is compared with the epoch in the cluster, in seconds. With larger "
-            "values, a restored Postgres is detected later"
+            "Seconds between two comparisons of the epochs in Postgres and in the cluster. With larger values, a "
+            "restored Postgres is detected later"
         ),
     )
     gates_every: float = Field(
         default=15,
         gt=0,
-        description="How often the gates are evaluated, in seconds. With larger values, gates trip and recover later",
+        description=("Seconds between two evaluations of the gates. With larger values, gates trip and recover later"),
     )
 
     # Polls and deliveries
@@ -95,16 +96,16 @@ class Timings(BaseModel):
         default=40,
         gt=0,
         description=(
-            "Lower bound of the random time that web waits for a JIT before it answers a poll without a JIT, in "
-            "seconds. The time begins when web has checked the token of the poll. Larger values cause fewer polls"
+            "Shortest time in seconds that web holds a poll before it answers without a JIT; the time is random. "
+            "Larger values cause fewer polls"
         ),
     )
     poll_hold_max: float = Field(
         default=55,
         gt=0,
         description=(
-            "Upper bound of the random time that web waits for a JIT before it answers a poll without a JIT, in "
-            "seconds. The time begins when web has checked the token of the poll. Larger values cause fewer polls"
+            "Longest time in seconds that web holds a poll before it answers without a JIT; the time is random. "
+            "Larger values cause fewer polls"
         ),
     )
     token_review_timeout: float = Field(
@@ -112,9 +113,8 @@ class Timings(BaseModel):
         gt=0,
         le=5,
         description=(
-            "How long a delivery waits until the API server has reviewed the token of the Pod, in seconds. After this "
-            "time, the delivery continues without the review. Larger values delay deliveries while the API server is "
-            "slow"
+            "Seconds that a delivery waits for the API server's review of the Pod's token, and then continues "
+            "without it. Larger values delay deliveries while the API server is slow"
         ),
     )
 
@@ -124,61 +124,58 @@ class Timings(BaseModel):
         ge=1,
         le=1000,
         description=(
-            "Maximum number of claims that one run of the matcher inserts. Larger values make the transaction of "
-            "the run longer"
+            "Maximum number of claims that one run of the matcher inserts. Larger values make its transaction longer"
         ),
     )
     due_after: float = Field(
         default=10,
         gt=0,
         description=(
-            "Time after Ostler sent the message of a claim's step, in seconds. If the step has not begun by then, "
-            "`resume` sends a new message, unless the first message might still wait in a queue. With larger values, "
-            "lost steps are repeated later"
+            "Seconds after the message of a claim's step was sent. If the step has not begun by then, `resume` sends "
+            "a new message, unless the first message might still wait in a queue. With larger values, lost steps are "
+            "repeated later"
         ),
     )
     stale_claim_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Time after the creation of a job claim, in seconds. If the claim is not delivered by then, the sweep "
-            "`stale_claims` releases the claim. Larger values give the Pod more time to poll for its JIT"
+            "Seconds after the creation of a job claim. If it is not delivered by then, the sweep `stale_claims` "
+            "releases it. Larger values give the Pod more time to poll for its JIT"
         ),
     )
     requeue_after: float = Field(
         default=20,
         gt=0,
         description=(
-            "Time after the beginning of the release of an undelivered claim, in seconds. During this time, Ostler "
-            "retries a failed removal of the runner or of the stamp. After this time, Ostler ends the claim and queues "
-            "the job again, unless GitHub reports that the runner is busy. If the stamp could not be removed, Ostler "
-            "retires the Pod. With larger values, the job waits longer"
+            "Seconds during which the release of an undelivered claim retries a failed removal of the runner or of "
+            "the stamp. The job is then queued again, unless GitHub reports that the runner is busy; if the stamp "
+            "could not be removed, the Pod is retired. With larger values, the job waits longer"
         ),
     )
     spare_after: float = Field(
         default=60,
         gt=0,
         description=(
-            "Time after a claim became a spare, in seconds. If the spare has not got a job by then, the sweep "
-            "`unused_runners` deregisters its runner and retires its Pod. Larger values need fewer mints, but Pods "
-            "stay idle longer"
+            "Seconds for which a spare waits for a job. The sweep `unused_runners` then deregisters its runner and "
+            "retires its Pod. Larger values need fewer mints, but Pods stay idle longer"
         ),
     )
     probe_every: float = Field(
         default=10,
         gt=0,
         description=(
-            "Minimum time between two probes of an installation whose mints fail, in seconds. A probe is an attempt to "
-            "mint for one held job. With larger values, Ostler detects the recovery of the installation later"
+            "Minimum number of seconds between two probes of an installation whose mints fail. With larger values, "
+            "Ostler detects its recovery later"
         ),
     )
     reserve_after: float = Field(
         default=300,
         gt=0,
         description=(
-            "Time after a job was queued, in seconds. If the job is then still queued and not held, and Pods of its "
-            "pool are offered, Ostler reserves budget of the account for the job. With larger values, small jobs "
-            "overtake a large job for longer"
+            "Seconds for which a job is queued before Ostler reserves budget of its account for the job. Held jobs, "
+            "and pools without offered Pods, get no reservation. With larger values, small jobs overtake a large job "
+            "for longer"
         ),
     )
 
@@ -187,44 +184,42 @@ class Timings(BaseModel):
         default=5,
         gt=0,
         description=(
-            "Time after a delivery, in seconds. If the stamp of the Pod was removed before the delivery, or its "
-            "removal had begun, Ostler then puts the stamp on the Pod again. With larger values, the Pod is without "
-            "its network policy for longer. Smaller values might interrupt the answer to the poll of the Pod"
+            "Seconds after a delivery to a Pod whose stamp was removed, or whose removal had begun. Ostler then "
+            "stamps the Pod again. With larger values, the Pod is without its network policy for longer; smaller "
+            "values might interrupt the answer to its poll"
         ),
     )
     unstamp_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Time without a poll after which Ostler removes the stamp of a Pod whose JIT is minted, in seconds. The "
-            "time begins at the mint, or when the Pod's last offer expires, whichever is later. The stamp might block "
-            "the polls. With larger values, the Pod waits longer for its JIT"
+            "Seconds without a poll, after the mint, after which Ostler removes the stamp of a Pod, because the "
+            "stamp might block the polls. With larger values, the Pod waits longer for its JIT"
         ),
     )
     missing_stamp_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "Time after a delivery, in seconds. If the Pod then lacks the stamp of its claim, the sweep "
-            "`missing_stamps` stamps the Pod. With larger values, the Pod is without its network policy for longer"
+            "Seconds after a delivery. If the Pod then lacks the stamp of its claim, the sweep `missing_stamps` "
+            "stamps the Pod. With larger values, the Pod is without its network policy for longer"
         ),
     )
     cut_off_after: float = Field(
         default=15,
         gt=0,
         description=(
-            "Time after a delivery, in seconds. If the end of the Pod's poller is not recorded by then, Ostler checks "
-            "whether the stamp has cut the connection of the Pod to web. With larger values, a Pod that is cut off "
-            "waits longer for its JIT"
+            "Seconds after a delivery. If the Pod's poller is not known to have ended by then, Ostler checks whether "
+            "the stamp has cut off the Pod from web. With larger values, such a Pod waits longer for its JIT"
         ),
     )
     orphaned_stamp_after: float = Field(
         default=300,
         ge=0,
         description=(
-            "Time after the end of the last claim of a stamped Pod, in seconds. If the Pod never had a claim, the time "
-            "begins at the creation of the Pod. After this time, the sweep `orphaned_stamps` retires the Pod, unless "
-            "the Pod ever received a JIT. With larger values, such a Pod is replaced later"
+            "Seconds after the end of the last claim of a stamped Pod, or after the creation of a Pod without "
+            "claims. The sweep `orphaned_stamps` then retires the Pod, unless it ever received a JIT. With larger "
+            "values, the Pod is replaced later"
         ),
     )
 
@@ -233,107 +228,96 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Time without an execution after which Ostler asks GitHub about the runner of a delivered claim, in "
-            "seconds. The time begins when the poller of the Pod ends. While the poller still runs, the time begins "
-            "`unused_polling_after` seconds after the delivery. If the runner executes an unidentified job, Ostler "
-            "asks about the claim's job this many seconds after the start of the execution. With larger values, unused "
-            "runners are found later"
+            "Seconds without an execution after which Ostler asks GitHub about the runner of a delivered claim. They "
+            "begin when the poller exits 0, or `unused_polling_after` after the delivery. For a runner with an "
+            "unidentified job, they begin with its execution. With larger values, unused runners are found later"
         ),
     )
     unused_polling_after: float = Field(
         default=150,
         gt=0,
         description=(
-            "Time after a delivery during which a Pod can still poll for its JIT, in seconds. If the poller still "
-            "runs, the time `unused_after` begins when this time ends. If Ostler removed the stamp because it cut off "
-            "the Pod's connection, Ostler does not put the stamp back during this time, unless the poller ends or the "
-            "Pod polls again. Larger values give the Pod more polls"
+            "Seconds after a delivery during which a Pod can still poll for its JIT. If Ostler removed the stamp "
+            "because it cut off the Pod, Ostler stamps the Pod again after this time, or earlier if the poller ends "
+            "or the Pod polls. Larger values give the Pod more polls"
         ),
     )
     spent_after: float = Field(
         default=30,
         gt=0,
         description=(
-            "How long Ostler waits for the `completed` webhook after it first saw that a Pod is over, in seconds. "
-            "Ostler then asks GitHub about the job. With larger values, Ostler asks less often and replaces the Pod "
-            "later. If no job of the Pod was seen to begin, Ostler waits at most 5 seconds"
+            "Seconds that Ostler waits for the `completed` webhook after it saw that a Pod is over, but at most 5 if "
+            "no job was seen to begin. Ostler then asks GitHub about the job. With larger values, Ostler asks less "
+            "often and replaces the Pod later"
         ),
     )
     unresolved_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Time after the last change of a job, in seconds. If the job then has the hold `ask_github`, or is in a "
-            "state that needs a claim without having one, Ostler asks GitHub about the job. The wait before the next "
-            "request is half the time since the last change of the job, with a minimum of `unresolved_after` and a "
-            "maximum of `unresolved_late_after`. With larger values, lost jobs are found later"
+            "Seconds after the last change of a job. If the job then has the hold `ask_github`, or needs a claim and "
+            "has none, Ostler asks GitHub about it, again and again at growing intervals. With larger values, lost "
+            "jobs are found later"
         ),
     )
     unresolved_late_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "Time after which Ostler asks GitHub about a job whose state can be normal for long, in seconds. For a job "
-            "in the state `waiting`, and for a job on a persistent runner or on a runner that Ostler did not register, "
-            "the time begins at the last change of the job. For a job with the hold `set_aside` or `backoff`, the time "
-            "begins when the job was queued. This time is also the longest time between two requests about one job. "
-            "With larger values, Ostler asks less often"
+            "Seconds after which Ostler asks GitHub about a job whose state can be normal for long: `waiting`, set "
+            "aside, in `backoff`, or running on a persistent or foreign runner. Also the longest time between two "
+            "requests about one job. With larger values, Ostler asks less often"
         ),
     )
     finished_job_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "Time after the end of a job, in seconds. If the Pod of the job still runs then, the sweep `finished_jobs` "
-            "retires the Pod as soon as two lists from GitHub show that its runner is not busy. If the claim of the "
-            "Pod ended for another reason, the time begins at the end of the claim. If the runner executes an unknown "
-            "job, the time begins when Ostler recorded this execution. Larger values give the last steps of a job more "
-            "time"
+            "Seconds after the end of a job, or of its claim. If the Pod still runs then, the sweep `finished_jobs` "
+            "retires it as soon as two lists from GitHub show that its runner is not busy. For an unknown job, they "
+            "begin with its recorded execution. Larger values give the last steps of a job more time"
         ),
     )
     lingering_after: float = Field(
         default=90,
         ge=0,
         description=(
-            "Time after the end of a job, in seconds. If the Pod of the job still runs then, and two lists from GitHub "
-            "after the end of the job do not contain its runner, the sweep `finished_jobs` retires the Pod. With "
-            "larger values, such a Pod runs longer"
+            "Seconds after the end of a job. If its Pod still runs then, and two lists from GitHub do not contain "
+            "its runner, the sweep `finished_jobs` retires the Pod. With larger values, such a Pod runs longer"
         ),
     )
     orphaned_runner_after: float = Field(
         default=900,
         ge=0,
         description=(
-            "Time after the end of a claim, in seconds. If GitHub then still lists the claim's runner and shows it as "
-            "offline, the sweep `orphaned_runners` deregisters the runner. With larger values, the runner stays "
-            "registered longer"
+            "Seconds after the end of a claim. If GitHub then still shows its runner as offline, the sweep "
+            "`orphaned_runners` deregisters the runner. With larger values, the runner stays registered longer"
         ),
     )
     registers_within: float = Field(
         default=600,
         ge=0,
         description=(
-            "Time after the delivery of a registration token within which a persistent runner must be online, "
-            "in seconds. After this time its Pod is replaced. The script in the Pod stops its attempts to "
-            "register after 300 seconds, so a smaller value could end a Pod whose runner is about to register"
+            "Seconds after the delivery of a registration token within which a persistent runner must be online. Its "
+            "Pod is then replaced. Values below 300 could end a Pod that still registers"
         ),
     )
     offline_runner_after: float = Field(
         default=600,
         ge=0,
         description=(
-            "How long GitHub must show a persistent runner as offline before the sweep `persistent_runners` replaces "
-            "its Pod, in seconds. While three or more runners, and more than half of the runners in the organisation "
-            "or repository, are offline, the sweep waits six times as long, unless the node of the runner is gone. "
-            "With larger values, runners survive longer interruptions of their network"
+            "Seconds for which GitHub must show a persistent runner as offline before the sweep `persistent_runners` "
+            "replaces its Pod; six times as long while three or more runners, and most runners of the scope, are "
+            "offline and its node is not gone. With larger values, runners survive longer interruptions of their "
+            "network"
         ),
     )
     orphaned_account_after: float = Field(
         default=600,
         ge=0,
         description=(
-            "Minimum age at which the sweep `orphaned_service_accounts` deletes a ServiceAccount without a Pod, in "
-            "seconds. With larger values, the ServiceAccount exists longer"
+            "Minimum age in seconds at which the sweep `orphaned_service_accounts` deletes a ServiceAccount without "
+            "a Pod. With larger values, the ServiceAccount exists longer"
         ),
     )
 
@@ -342,26 +326,24 @@ class Timings(BaseModel):
         default=25 * 1024 * 1024,
         ge=1024,
         description=(
-            "Maximum size of a webhook in bytes. The default is GitHub's own limit. Web refuses a larger webhook "
-            "while it reads the body. Larger values need more memory"
+            "Maximum size of a webhook in bytes. The default is GitHub's own limit. Larger values need more memory"
         ),
     )
     redelivery_again_after: float = Field(
         default=120,
         gt=0,
         description=(
-            "Time between the first two requests to GitHub to send a failed webhook again, in seconds. Each further "
-            "request doubles the time, up to OSTLER_REDELIVERY_KEPT. With larger values, Ostler asks less often"
+            "Seconds between the first two requests to GitHub to send a failed webhook again. Each further request "
+            "doubles the time, up to OSTLER_REDELIVERY_KEPT. With larger values, Ostler asks less often"
         ),
     )
     redelivery_overlap: float = Field(
         default=900,
         gt=0,
         description=(
-            "Minimum time between the starts of two complete scans of GitHub's list of deliveries, in seconds. A scan "
-            "reads the list back to this time before the start of the last complete scan. The scan therefore also "
-            "finds deliveries that appear in GitHub's list up to this time late. Each run of `redelivery` also checks "
-            "the newest deliveries, and reads back at most this time for the check. Larger values make each scan longer"
+            "Minimum number of seconds between the starts of two complete scans of GitHub's list of deliveries, and "
+            "the overlap of two scans. Scans find deliveries that appear in the list up to this time late. Larger "
+            "values make each scan longer"
         ),
     )
     redelivery_batch: int = Field(
@@ -377,26 +359,25 @@ class Timings(BaseModel):
         default=120,
         gt=0,
         description=(
-            "Time after the creation of a job at GitHub, in seconds. If GitHub then lists the job as queued and its "
-            "webhook has not arrived, Ostler accepts the job without the webhook. With larger values, the job is "
-            "accepted later"
+            "Seconds after the creation of a job at GitHub. If GitHub then lists the job as queued and its webhook "
+            "has not arrived, Ostler accepts the job without it. With larger values, the job is accepted later"
         ),
     )
     catch_up_over_after: float = Field(
         default=3600,
         gt=0,
         description=(
-            "How long Ostler waits for the `completed` webhook after a job ended at GitHub, in seconds. Ostler then "
-            "records the end of the job without the webhook. With larger values, the end is recorded later"
+            "Seconds that Ostler waits for the `completed` webhook of a job that GitHub lists as completed. Ostler "
+            "then records the end without it. With larger values, the end is recorded later"
         ),
     )
     catch_up_seen_within: float = Field(
         default=86400,
         gt=0,
         description=(
-            "Maximum time since the newest job of a repository was queued or changed, in seconds. After this time, "
-            "`catch_up` does not check the repository until a new job arrives, unless one of its jobs is not "
-            "completed. With larger values, more repositories are checked"
+            "Seconds since the newest job of a repository was queued or changed. `catch_up` then skips the "
+            "repository until a new job arrives, unless one of its jobs is not completed. With larger values, more "
+            "repositories are checked"
         ),
     )
     catch_up_percent: float = Field(
@@ -404,18 +385,17 @@ class Timings(BaseModel):
         gt=0,
         le=50,
         description=(
-            "Maximum percentage of an installation's hourly rate limit that `catch_up` uses. Larger values leave fewer "
-            "calls for other work"
+            "Maximum percentage of an installation's hourly rate limit that `catch_up` uses. Larger values leave "
+            "fewer calls for other work"
         ),
     )
     keep_deliveries: float = Field(
         default=604800,
         gt=259200,
         description=(
-            "How long Ostler stores the GUID of a webhook after the webhook arrived, in seconds. The value must be "
-            "larger than 259200, and must not be smaller than OSTLER_REDELIVERY_KEPT. With a smaller value, Ostler "
-            "might request webhooks again that already arrived. The default is long enough for github.com and for an "
-            "Enterprise Server. Larger values need more disk"
+            "Seconds for which Ostler stores the GUID of a webhook: more than 259200, and not less than "
+            "OSTLER_REDELIVERY_KEPT, because Ostler might otherwise request webhooks that already arrived. Larger "
+            "values need more disk"
         ),
     )
 
@@ -424,25 +404,25 @@ class Timings(BaseModel):
         default=5,
         ge=1,
         description=(
-            "Number of objects that one run of a sweep can delete even if OSTLER_REPAIR_BUDGET_PERCENT allows fewer. "
-            "The sweep `orphaned_stamps` can delete six times as many Pods if Postgres and Kubernetes agree that each "
-            "of them never got a JIT. Larger values repair more at once in a small fleet"
+            "Number of objects that one run of a sweep can delete even if OSTLER_REPAIR_BUDGET_PERCENT allows fewer; "
+            "six times as many in `orphaned_stamps` for Pods about which Postgres and Kubernetes agree. Larger "
+            "values repair more at once in a small fleet"
         ),
     )
     repair_settle_after: float = Field(
         default=600,
         gt=0,
         description=(
-            "Time after a repair, in seconds. If the effect of the repair has not appeared by then, the repair is "
-            "marked as failed. With larger values, a failed repair is reported later"
+            "Seconds after a repair. If its effect has not appeared by then, the repair is marked as failed. With "
+            "larger values, a failed repair is reported later"
         ),
     )
     keep_repairs: float = Field(
         default=7776000,
         gt=0,
         description=(
-            "How long Ostler stores a repair after it was made, and a change of an account, pool, sweep or token, "
-            "in seconds. A repair without a known outcome is not deleted. Larger values need more disk"
+            "Seconds for which Ostler stores repairs with a known result, and changes of accounts, gates, jobs, "
+            "pools, sweeps and tokens. Larger values need more disk"
         ),
     )
 
@@ -451,9 +431,8 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Time after the beginning of the last successful comparison of the epochs during which Ostler can release "
-            "delivered claims and retire Pods, in seconds. With larger values, Ostler releases and retires for longer "
-            "while it cannot reach the cluster"
+            "Seconds after the last successful comparison of the epochs during which Ostler can release delivered "
+            "claims and retire Pods. With larger values, it does so for longer while it cannot reach the cluster"
         ),
     )
 
@@ -462,16 +441,16 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "How long a call to an upstream is counted in the evaluations of its gate, in seconds. The time begins "
-            "when the call is counted. With larger values, gates trip and recover later"
+            "Seconds for which a call to an upstream counts in the evaluations of its gate. With larger values, "
+            "gates trip and recover later"
         ),
     )
     gate_least_errors: int = Field(
         default=5,
         ge=1,
         description=(
-            "Minimum number of failed calls within `gate_window` for a gate to trip. The fraction `gate_closes_at` "
-            "must also be reached. With larger values, the gate of an upstream with few calls trips later"
+            "Minimum number of failed calls within `gate_window` for a gate to trip. With larger values, the gate of "
+            "an upstream with few calls trips later"
         ),
     )
     gate_closes_at: float = Field(
@@ -479,8 +458,8 @@ class Timings(BaseModel):
         ge=0.5,
         le=1,
         description=(
-            "Fraction of failed calls within `gate_window`, from 0.5 to 1, at which a gate trips. There must also be "
-            "`gate_least_errors` failed calls. With larger values, a gate trips only after more failures"
+            "Fraction of failed calls within `gate_window`, from 0.5 to 1, at which a gate trips. With larger "
+            "values, a gate trips only after more failures"
         ),
     )
     gate_opens_at: float = Field(
@@ -488,8 +467,8 @@ class Timings(BaseModel):
         ge=0,
         lt=0.5,
         description=(
-            "Maximum fraction of failed calls, from 0 up to but not including 0.5, in a healthy evaluation of a "
-            "tripped gate. With larger values, gates recover earlier"
+            "Maximum fraction of failed calls, below 0.5, in a healthy evaluation of a tripped gate. With larger "
+            "values, gates recover earlier"
         ),
     )
     gate_healthy_checks: int = Field(
@@ -504,9 +483,8 @@ class Timings(BaseModel):
         default=4,
         ge=0,
         description=(
-            "Maximum number of additional healthy evaluations before a gate recovers. The number is drawn at "
-            "random each time a gate trips, so that the gates of several deployments do not recover at once. "
-            "Larger values spread the recoveries over a longer time"
+            "Maximum number of additional healthy evaluations before a gate recovers. The number is random, so that "
+            "the gates of several deployments do not recover at once. Larger values spread the recoveries"
         ),
     )
 
@@ -516,8 +494,8 @@ class Timings(BaseModel):
         ge=2,
         le=300,
         description=(
-            "Duration of the Lease of the active watch, in seconds. A standby takes over if it has not seen a renewal "
-            "of the Lease for this time. With larger values, the takeover comes later"
+            "Seconds without a renewal of the Lease after which a standby of the watch takes over. With larger "
+            "values, the takeover comes later"
         ),
     )
     watch_timeout: int = Field(
@@ -525,19 +503,18 @@ class Timings(BaseModel):
         ge=2,
         le=3600,
         description=(
-            "Longest lifetime of one watch connection, in seconds. The lifetime of each connection is drawn at "
-            "random, between three quarters of this time and this time. The API server should end a connection at its "
-            "lifetime. If no data arrives for the lifetime plus 5 seconds, the watch closes the connection itself. "
-            "With larger values, a dead connection is detected later"
+            "Longest lifetime of one watch connection in seconds; the shortest is three quarters of it. The watch "
+            "closes a connection without data 5 seconds after its lifetime. With larger values, a dead connection is "
+            "detected later"
         ),
     )
     watch_executing_after: float = Field(
         default=5,
         ge=0,
         description=(
-            "How long the watch waits after a runner began a job before it reports the start, in seconds. The webhook "
-            "of the job usually arrives during this time, and the report then needs no check of the Pod. With larger "
-            "values, Ostler checks fewer Pods"
+            "Seconds that the watch waits after a runner began a job before it reports the start. The webhook of the "
+            "job usually arrives first, and the report then needs no check of the Pod. With larger values, Ostler "
+            "checks fewer Pods"
         ),
     )
 

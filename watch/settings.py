@@ -13,18 +13,16 @@ class WatchSettings(Timed, RedisAlone, Namespaces):
     kubeconfig: str | None = Field(
         default=None,
         description=(
-            "Path of the kubeconfig of web, of a worker or of the watch. If this setting is empty, the process uses "
-            "the ServiceAccount of its Pod. An operator's command uses this setting too, and searches further places "
-            "if it is empty"
+            "Path of the kubeconfig of web, of a worker or of the watch. If it is empty, the process uses the "
+            "ServiceAccount of its Pod. An operator's command searches further places if it is empty"
         ),
     )
     alive_file: str | None = Field(
         default=None,
         description=(
-            "Path of a file whose modification time shows that a worker or a watch still works. A worker touches the "
-            "file at each heartbeat, unless it has not read its queues for 30 seconds. A watch touches the file each "
-            "time the cluster answers a request for the Lease of the watch. `ostler healthy worker` and `ostler "
-            "healthy watch` read the file, and fail if this setting is empty"
+            "Path of a file that `ostler healthy worker` and `ostler healthy watch` read; they fail if this setting "
+            "is empty. A worker touches the file at each heartbeat while it reads its queues, a watch each time the "
+            "cluster answers a request for its Lease"
         ),
     )
     metrics_port: int = Field(
@@ -32,8 +30,8 @@ class WatchSettings(Timed, RedisAlone, Namespaces):
         ge=0,
         le=65535,
         description=(
-            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, these processes serve no metrics. "
-            "`ostler web` serves its metrics on OSTLER_WEB_PRIVATE_PORT"
+            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, they serve no metrics. Metrics of "
+            "web are on OSTLER_WEB_PRIVATE_PORT"
         ),
     )
 

@@ -101,7 +101,7 @@ def test_a_missing_variable_is_named_with_what_would_be_right(name: str, monkeyp
         ("OSTLER_TIMINGS", "[3]", 'must be a JSON object, for example {"sweep_every": 3}'),
         ("OSTLER_TIMINGS", '{"swep_every": 3}', "unknown timing 'swep_every'; did you mean sweep_every?"),
         ("OSTLER_TIMINGS", '{"xyzzy": 3}', "unknown timing 'xyzzy'; docs/configuration.md lists them"),
-        ("OSTLER_TIMINGS", '{"sweep_every": "3"}', "sweep_every: found '3'; must be a number; How often"),
+        ("OSTLER_TIMINGS", '{"sweep_every": "3"}', "sweep_every: found '3'; must be a number; Seconds between"),
         ("OSTLER_TIMINGS", '{"sweep_every": true}', "sweep_every: found True; must be a number"),
         ("OSTLER_TIMINGS", '{"sweep_every": NaN}', "sweep_every: found nan; must be a number"),
         ("OSTLER_TIMINGS", '{"sweep_every": 0}', "sweep_every: found 0; must be greater than 0"),
