@@ -101,8 +101,8 @@ class ApiAccess(Trust):
         default=None,
         description=(
             "Address of web, for example `https://ostler.example.com`. If it is set, the commands `ostler jobs`, "
-            "`job`, `pods`, `pod`, `pool show`, `account show`, `usage` and `changes` ask the REST API, and need no "
-            "access to Postgres"
+            "`job`, `pods`, `pod`, `pool show`, `pool history`, `account show`, `usage` and `changes` ask the REST "
+            "API, and need no access to Postgres"
         ),
     )
     api_token: Secret | None = Field(
