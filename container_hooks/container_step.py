@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from container_hooks import copies
-from container_hooks.archives import Entry, below
+from container_hooks.archives import below
 from container_hooks.cleanup_job import remove
 from container_hooks.cluster import Made, create_step_pod
 from container_hooks.containers import plan_step
@@ -24,13 +24,14 @@ from container_hooks.scripts import (
     TEMP,
     WORK,
     WORKFLOW_FILES,
+    add,
     pack,
     place,
     run_script,
     step_paths,
 )
 from container_hooks.starts import wait_until_ready
-from container_hooks.steps import run_step
+from container_hooks.steps import FileCommands, run_step
 from rules.pools.hook_names import workflow_pod
 
 _WORKSPACE = f"{GITHUB}/workspace"
@@ -90,11 +91,13 @@ def _create(world: World, given: ContainerStep) -> Made:
 def _execute(world: World, given: ContainerStep, *, pod: str, workspace: str) -> int:
     job = workflow_pod(world.pod)
     script = f"ostler-{secrets.token_hex(6)}.sh"
+    variables = variables_of(given)
+    own = FileCommands.of(variables, folder=_FILE_COMMANDS)
     content = run_script(
         folder=_folder(given, workspace),
         entry_point=given.entry_point or "",
         arguments=given.entry_point_args,
-        variables=variables_of(given),
+        variables=variables,
         prepend=paths_of(given.prepend_path),
         before=step_paths(workspace),
     )
@@ -116,39 +119,41 @@ def _execute(world: World, given: ContainerStep, *, pod: str, workspace: str) ->
             {FILE_COMMANDS: _FILE_COMMANDS, WORKFLOW_FILES: f"{GITHUB}/workflow", script: f"{GITHUB}/{script}"},
         ),
         what="Copy of the step's files to its container",
-        keep=lambda entry: below(entry.name, FILE_COMMANDS) or below(entry.name, WORKFLOW_FILES),
+        keep=lambda entry: own.has(entry.name) or below(entry.name, WORKFLOW_FILES),
         extra={script: content},
     )
     code = run_step(world, pod, f"{GITHUB}/{script}")
     try:
-        _copy_back(world, job=job, pod=pod, workspace=workspace)
+        _copy_back(world, job=job, pod=pod, workspace=workspace, own=own)
     except HookFailed as error:
         raise HookFailed(str(error), code=code or error.code) from error
     return code
 
 
-def _copy_back(world: World, *, job: str, pod: str, workspace: str) -> None:
+def _copy_back(world: World, *, job: str, pod: str, workspace: str, own: FileCommands) -> None:
+    places = {"workspace": f"{WORK}/{workspace}", "home": f"{TEMP}/{HOME}"}
+    if world.alone():
+        command = place(WORK, places)
+    else:
+        command = add(WORK, places)
+        world.log.line("Other steps run: files that this step has deleted stay in the workspace of the job")
     copies.between(
         world,
         source=pod,
         pack=pack(GITHUB, ["workspace", "home"]),
         pod=job,
-        command=place(WORK, {"workspace": f"{WORK}/{workspace}", "home": f"{TEMP}/{HOME}"}),
+        command=command,
         what="Copy of the workspace to the job's container",
         keep=copies.everything,
     )
     copies.to_runner(
         world,
         source=pod,
-        pack=pack(_FILE_COMMANDS, ["."]),
+        pack=own.pack(_FILE_COMMANDS),
         folder=f"{world.settings.work}/_temp/{FILE_COMMANDS}",
         what="Copy of the step's file commands to the runner",
-        keep=_in_the_folder,
+        keep=lambda entry: "/" not in entry.name and entry.is_file,
     )
-
-
-def _in_the_folder(entry: Entry) -> bool:
-    return "/" not in entry.name and entry.is_file
 
 
 def _folder(given: ContainerStep, workspace: str) -> str:

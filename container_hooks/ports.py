@@ -129,7 +129,7 @@ class World:
     """Everything that the commands use: the API server, the files of the runner, processes in Pods, and the log.
 
     `pod` and `uid` identify the runner Pod, and `pool` is the name of its pool.
-    Use one `World` for all commands of a runner Pod, so that its `ledger` is not lost.
+    All commands of a runner Pod share one `ledger`. `alone` returns whether no other command of this runner Pod runs.
     """
 
     client: KubeClient
@@ -143,3 +143,4 @@ class World:
     timing: Timing = field(default_factory=Timing)
     settings: HookSettings = field(default_factory=HookSettings)
     ledger: Ledger = field(default_factory=Ledger)
+    alone: Callable[[], bool] = lambda: True

@@ -1,7 +1,7 @@
 """Shell scripts that run in the containers of a job.
 
-They need `sh`, `tar`, `find`, `stat`, `mv`, `rm`, `mkdir`, `ln` and `chmod`. A path or name is passed to a script as a
-separate word, or is quoted in the text of the script, so no shell expands it.
+They need `sh`, `tar`, `find`, `stat`, `mv`, `rm`, `mkdir`, `ln`, `chmod`, `cp` and `dd`. A path or name is passed to a
+script as a separate word, or is quoted in the text of the script, so no shell expands it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ TEMP = f"{WORK}/_temp"
 FILE_COMMANDS, HOME, WORKFLOW_FILES = "_runner_file_commands", "_github_home", "_github_workflow"
 RESPONSES = "_runner_hook_responses"
 STAGING = ".ostler-copy"
-"""Folder in which an archive is unpacked before its content is moved to its place."""
+"""Folder in which an archive is unpacked before its content is moved to its place.
+
+Steps that run at the same time have folders of their own, whose names begin with this one.
+"""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -43,19 +46,61 @@ cd ..
 rm -rf "$1"
 """
 )
+# A file is replaced by a rename, so a step that runs at the same time never misses it.
+_MERGE_FILES = (
+    _UNPACK
+    + """cd "$1"
+find . -type d -exec sh -c 'for each; do
+  [ -d "../$each" ] || { rm -rf "../$each" && mkdir "../$each"; } || exit 1
+done' sh {} +
+find . ! -type d -exec sh -c 'for each; do
+  [ ! -d "../$each" ] || [ -L "../$each" ] || rm -rf "../$each"
+  mv -f "$each" "../$each" || exit 1
+done' sh {} +
+cd ..
+gone "$1"
+"""
+)
+# The old folder is renamed first, so that its place is empty for as short as possible.
 _PLACE = (
     _UNPACK
     + """in=$1
 shift
 while [ $# -gt 0 ]; do
-  gone "$2"
   mkdir -p "${2%/*}"
+  gone "$in.old"
+  if [ -e "$2" ] || [ -L "$2" ]; then mv "$2" "$in.old"; fi
   if [ -e "$in/$1" ]; then mv "$in/$1" "$2"; else mkdir "$2"; fi
+  gone "$in.old"
   shift 2
 done
 rm -rf "$in"
 """
 )
+_ADD = (
+    _UNPACK
+    + """in=$1
+shift
+while [ $# -gt 0 ]; do
+  mkdir -p "$2"
+  find "$2" -type d ! -perm -200 -exec chmod u+w {} + 2> /dev/null || :
+  if [ -e "$in/$1" ]; then cp -af "$in/$1/." "$2"; fi
+  shift 2
+done
+gone "$in"
+"""
+)
+# BusyBox makes no empty archive, so `dd` writes one.
+_PACK_PRESENT = """cd "$1" || exit 1
+shift
+asked=$#
+for each; do
+  if [ -e "$each" ]; then set -- "$@" "$each"; fi
+done
+shift "$asked"
+if [ $# -gt 0 ]; then exec tar -cf - -- "$@"; fi
+exec dd if=/dev/zero bs=1024 count=10 2>/dev/null
+"""
 _SET_UP_JOB = """set -e
 mkdir -p "$1/_github_home" "$1/_github_workflow" "$1/_runner_file_commands"
 rm -rf "$2/home" "$2/workflow"
@@ -76,6 +121,23 @@ def merge_into(folder: str) -> list[str]:
     return ["sh", "-c", _MERGE, "sh", f"{folder}/{STAGING}"]
 
 
+def merge_files_into(folder: str, *, name: str) -> list[str]:
+    """Return a command that unpacks its input, and replaces the files of `folder` that have the paths of new files.
+
+    `name` is a name that no other step uses.
+    """
+    return ["sh", "-c", _MERGE_FILES, "sh", f"{folder}/{STAGING}-{name}"]
+
+
+def add(staging: str, places: Mapping[str, str]) -> list[str]:
+    """Return a command that unpacks its input, and copies the files of each path of the archive into its place.
+
+    Files that are already at the place and not in the archive stay there.
+    """
+    pairs = [word for pair in places.items() for word in pair]
+    return ["sh", "-c", _ADD, "sh", f"{staging}/{STAGING}", *pairs]
+
+
 def place(staging: str, places: Mapping[str, str]) -> list[str]:
     """Return a command that unpacks its input, and moves each path of the archive to its place.
 
@@ -88,6 +150,11 @@ def place(staging: str, places: Mapping[str, str]) -> list[str]:
 def pack(folder: str, names: Sequence[str]) -> list[str]:
     """Return a command that writes an archive of these paths in `folder` to its output."""
     return ["tar", "-cf", "-", "-C", folder, "--", *names]
+
+
+def pack_present(folder: str, names: Sequence[str]) -> list[str]:
+    """Return a command that writes an archive of those of these paths that exist in `folder`."""
+    return ["sh", "-c", _PACK_PRESENT, "sh", folder, *names]
 
 
 def set_up_job() -> list[str]:

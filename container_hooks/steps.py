@@ -4,17 +4,46 @@ from __future__ import annotations
 
 import secrets
 import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
 
+from container_hooks.archives import below
 from container_hooks.copies import JOB
 from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
 from container_hooks.failures import HookFailed, failure_of
 from container_hooks.pod_state import container_end, disruption, ended_line, memory_limit, signal_of
 from container_hooks.ports import World
-from container_hooks.scripts import EXTERNALS
+from container_hooks.scripts import EXTERNALS, FILE_COMMANDS, pack, pack_present
 from k8s_adapters.client import Json, object_path
 from ostler.errors import ExecLost, Gone, OstlerError, UpstreamError
 
 _KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class FileCommands:
+    """The files through which one step sets variables, outputs and its summary.
+
+    The runner names them in variables of the step, such as GITHUB_OUTPUT. Steps that run at the same time share the
+    folder, and a copy must not replace a file of another step. If `names` is empty, all files of the folder count.
+    """
+
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str], *, folder: str) -> Self:
+        """Return the files that the variables name. `folder` is their folder in the container."""
+        inside = f"{folder}/"
+        return cls(frozenset(each.removeprefix(inside) for each in variables.values() if each.startswith(inside)))
+
+    def has(self, path: str) -> bool:
+        """Return whether a path, relative to `_temp`, is one of the files."""
+        return below(path, FILE_COMMANDS) and (not self.names or path.removeprefix(f"{FILE_COMMANDS}/") in self.names)
+
+    def pack(self, folder: str) -> list[str]:
+        """Return a command that writes an archive of the files in `folder` to its output."""
+        return pack_present(folder, sorted(self.names)) if self.names else pack(folder, ["."])
 
 
 def run_step(world: World, pod: str, script: str) -> int:

@@ -46,6 +46,25 @@ def test_step_reads_and_changes_the_workspace_of_the_job(stage: Stage) -> None:
     assert not stage.inside("/__w/shop/shop/obsolete").exists()
 
 
+def test_step_that_ends_beside_another_leaves_the_files_of_the_other(stage: Stage) -> None:
+    stage.alone = False
+    stage.inside("/__w/shop/shop/obsolete").write_text("x")
+    stage.inside("/__w/shop/shop/sealed").mkdir()
+    other = stage.inside("/__w/shop/shop/of-another")
+    stage.inside("/__w/shop/shop/sealed").chmod(0o555)
+
+    script = f"rm obsolete; echo meanwhile > {other}; echo made > made; echo new > README.md; touch sealed/of-action"
+    assert stage.run("run_container_step", action(f"chmod 755 sealed; {script}"), state=STATE) == 0
+
+    assert stage.log.errors == []
+    found = {path.name for path in other.parent.iterdir()}
+    assert found == {"README.md", "made", "obsolete", "of-another", "sealed"}
+    assert other.read_text() == "meanwhile\n"
+    assert stage.inside("/__w/shop/shop/README.md").read_text() == "new\n"
+    assert stage.inside("/__w/shop/shop/sealed/of-action").exists()
+    assert "Other steps run: files that this step has deleted stay in the workspace of the job" in stage.log.lines
+
+
 @pytest.mark.parametrize("code", [0, 5])
 def test_file_commands_and_home_come_back_with_the_exit_code(stage: Stage, code: int) -> None:
     script = f"echo A=1 > /github/file_commands/set_output_1; echo h > /github/home/.rc; exit {code}"

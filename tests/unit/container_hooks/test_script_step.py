@@ -62,7 +62,9 @@ def test_files_of_an_earlier_step_are_not_overwritten(stage: Stage) -> None:
     stage.inside("/__w/_temp/tool").mkdir()
     stage.inside("/__w/_temp/_runner_file_commands/of_an_earlier_step").write_text("x")
 
-    assert stage.run("run_script_step", step(script(stage, "true"))) == 0
+    own = {"GITHUB_ENV": "/__w/_temp/_runner_file_commands/set_env_1"}
+
+    assert stage.run("run_script_step", step(script(stage, "true"), environmentVariables=own)) == 0
 
     assert stage.inside("/__w/_temp/_github_home/.gitconfig").read_text() == "new"
     assert stage.inside("/__w/_temp/tool").is_dir()

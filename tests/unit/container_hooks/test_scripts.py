@@ -13,9 +13,9 @@ import pytest
 
 from container_hooks.archives import passed
 from container_hooks.copies import Listing
-from container_hooks.scripts import merge_into, pack, place, run_script, words
+from container_hooks.scripts import add, merge_files_into, merge_into, pack, pack_present, place, run_script, words
 
-TOOLS = ("sh", "tar", "find", "stat", "mv", "rm", "mkdir", "chmod", "ln", "cat", "env", "id")
+TOOLS = ("sh", "tar", "find", "stat", "mv", "rm", "mkdir", "chmod", "ln", "cat", "cp", "dd", "env", "id")
 
 
 @pytest.fixture(params=["gnu", "busybox"])
@@ -83,6 +83,53 @@ def test_place_moves_each_path_and_makes_missing_ones(tmp_path: Path, environmen
     assert [path.name for path in (there / "workspace").iterdir()] == ["file"]
     assert (there / "deep" / "home").is_dir()
     assert sorted(path.name for path in there.iterdir()) == ["deep", "workspace"]
+
+
+def test_merged_files_replace_files_and_leave_the_rest_of_their_folders(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    folder = tmp_path / "t"
+    (folder / "commands").mkdir(parents=True)
+    (folder / "commands" / "of another step").write_text("kept")
+    (folder / "commands" / "own").mkdir()
+    (folder / "event").write_text("a file where a folder comes")
+    files = {"commands/own": b"new", "event/a b.json": b"{}", "-x.sh": b"exit"}
+
+    listing = run(merge_files_into(str(folder), name="1a"), environment, archive(files))
+
+    assert counted(listing) == (3, 9)
+    assert sorted(path.name for path in folder.iterdir()) == ["-x.sh", "commands", "event"]
+    assert (folder / "commands" / "of another step").read_text() == "kept"
+    assert (folder / "commands" / "own").read_text() == "new"
+    assert (folder / "event" / "a b.json").read_text() == "{}"
+
+
+def test_added_files_leave_the_others_at_their_place(tmp_path: Path, environment: dict[str, str]) -> None:
+    there = tmp_path / "w"
+    (there / "shop").mkdir(parents=True)
+    (there / "shop" / "of another step").write_text("kept")
+    (there / "shop" / "changed").write_text("old")
+    places = {"workspace": f"{there}/shop", "none": f"{there}/deep/home"}
+
+    listing = run(add(str(there), places), environment, archive({"workspace/changed": b"new", "workspace/.a": b""}))
+
+    assert counted(listing) == (2, 3)
+    assert (there / "shop" / "of another step").read_text() == "kept"
+    assert (there / "shop" / "changed").read_text() == "new"
+    assert sorted(path.name for path in (there / "shop").iterdir()) == [".a", "changed", "of another step"]
+    assert (there / "deep" / "home").is_dir()
+    assert sorted(path.name for path in there.iterdir()) == ["deep", "shop"]
+
+
+@pytest.mark.parametrize("present", [["-a", "b c"], []], ids=len)
+def test_packed_files_are_those_that_exist(tmp_path: Path, environment: dict[str, str], present: list[str]) -> None:
+    for name in [*present, "not asked"]:
+        (tmp_path / name).write_text(name)
+
+    packed = run(pack_present(str(tmp_path), ["-a", "b c", "gone"]), environment)
+
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        assert tar.getnames() == present
 
 
 def test_packed_folder_can_be_read_and_merged_again(tmp_path: Path, environment: dict[str, str]) -> None:

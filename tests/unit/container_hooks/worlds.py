@@ -178,6 +178,7 @@ class Stage:
     api: FakeApi = field(default_factory=FakeApi)
     log: Lines = field(default_factory=Lines)
     settings: dict[str, Any] = field(default_factory=dict)
+    alone: bool = True
 
     def __post_init__(self) -> None:
         self.exec = FoldersAsContainers(self.folder / "pods", self.api)
@@ -206,6 +207,7 @@ class Stage:
             timing=self.api.clock.timing(),
             settings=replace(settings, **self.settings),
             ledger=self.ledger,
+            alone=lambda: self.alone,
         )
 
     def restart(self) -> None:
