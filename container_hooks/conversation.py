@@ -25,19 +25,28 @@ class Limits:
     """Limits of the socket. Times are in seconds, and sizes in bytes.
 
     - `input`: size of the JSON of one command.
-    - `connections`: connections that are served at the same time.
+    - `connections`: connections that are served at the same time. A running command has up to three.
+    - `inputs`: commands whose JSON is read at the same time.
+    - `commands`: commands that run, wait, or have ended recently.
+    - `at_once`: steps that run at the same time. The runner of GitHub starts at most ten.
+    - `told`: time that a command waits for others before its log says so.
     - `request`: maximum time between two packets of a request.
     - `poll`: time that `hook.sh` waits for an instruction before it asks again.
     - `silent`: time without a request of `hook.sh` after which its command is cancelled.
     - `silent_when_wanted`: time that replaces `silent` while another command waits.
     - `stall`: time without progress after which a copy fails, or a command is cancelled because its log is not read.
-    - `busy`: time that a command waits for the previous command to end. After this time the waiting command is refused.
-    - `cleanup`: time that `cleanup_job` waits before it cancels the previous command.
+    - `busy`: time that `prepare_job` waits for earlier commands, and a step for `prepare_job` or `cleanup_job`. After
+      this time the waiting command fails.
+    - `cleanup`: time that `cleanup_job` waits before it cancels the earlier commands.
     - `stuck`: time that a command waits for a cancelled command to end. After this time the sidecar restarts.
     """
 
     input: int = 4 * _KIB * _KIB
-    connections: int = 16
+    connections: int = 48
+    inputs: int = 8
+    commands: int = 24
+    at_once: int = 10
+    told: float = 5
     request: float = 10
     poll: float = 2
     silent: float = 30

@@ -1,4 +1,4 @@
-"""One command of container hooks at a time: start it, cancel it if `hook.sh` is gone, and count refused requests."""
+"""Commands of container hooks: start them, cancel those whose `hook.sh` is gone, and count refused requests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import msgspec
 
@@ -18,9 +19,17 @@ from ostler.errors import OstlerError
 
 log = logging.get_logger(__name__)
 
-COMMANDS = ("prepare_job", "run_script_step", "run_container_step", "cleanup_job")
-CLEANUP = "cleanup_job"
+CLEANUP, CONTAINER_STEP = "cleanup_job", "run_container_step"
+COMMANDS = ("prepare_job", "run_script_step", CONTAINER_STEP, CLEANUP)
+STEPS = frozenset({"run_script_step", CONTAINER_STEP})
 _SHOWN = 3  # maximum number of refusals that the log of one command shows
+_PAUSE = 1.0  # seconds without a request of `hook.sh`; between two requests of a living script pass milliseconds
+_BUSY = "another command of container hooks is still running in this Pod; the runner must wait for its end"
+_SILENT = "hook.sh ended or does not answer"
+
+
+class Busy(OstlerError):
+    """Another command did not end in time."""
 
 
 class Refused(OstlerError):
@@ -37,10 +46,14 @@ class Refused(OstlerError):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Access of one command to its runner. `environment` has the folders of the job, as the runner named them."""
+    """Access of one command to its runner.
+
+    `environment` has the folders of the job, as the runner named them. `alone` returns whether no other command runs.
+    """
 
     conversation: Conversation
     environment: Mapping[str, str]
+    alone: Callable[[], bool]
 
 
 Execute = Callable[[bytes, Session], int]
@@ -71,161 +84,209 @@ def command_of(content: bytes) -> str:
     return command
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Command:
+    """One command of the runner, from its request until its result was read."""
+
+    id: str
+    name: str
+    conversation: Conversation
+
+
 class Desk:
-    """The present command of a runner Pod."""
+    """The commands of a runner Pod.
+
+    Steps run at the same time, up to the limit `at_once`. Each of them has its own conversation. `prepare_job` waits
+    for every earlier command, and `cleanup_job` ends every earlier command. Only one step in a container of its own
+    runs at a time, because the budget of the account counts one.
+    """
 
     def __init__(self, execute: Execute, limits: Limits, *, restart: Callable[[], None] | None = None) -> None:
         self._execute = execute
         self._limits = limits
         self._restart = restart or (lambda: os._exit(70))
-        self._taking = threading.Lock()
-        self._id = ""
-        self._present: Conversation | None = None
-        self._command = ""
+        self._commands: dict[str, _Command] = {}  # by id, in the order of their requests
+        self._last = ""  # name of the newest command
+        self._closed = False
         self._refusals: Counter[str] = Counter()
         self._since = 0  # refusals since the last command began
-        self._shown = 0  # refusals since then that the log of the command shows
+        self._shown = 0  # refusals since then that the log of a command shows
         self._lock = threading.Lock()
 
     def begin(self, content: bytes, environment: Mapping[str, str]) -> str:
-        """Start the command in the JSON `content`, and return its id.
+        """Start the command in the JSON `content`, and return its id. The command might wait for others before it acts.
 
-        Raises `Refused` if `content` is no command, or if another command still runs after the limits `busy` and
-        `stuck`.
+        Raises `Refused` if `content` is no command, or if too many commands wait.
         """
         command = command_of(content)
-        if not self._taking.acquire(timeout=self._limits.busy):
-            raise self._busy()
-        try:
-            self._wait_for_present(cleanup=command == CLEANUP)
+        with self._lock:
+            ended = [each for each in self._commands.values() if each.conversation.ended]
+            for each in ended[: len(self._commands) + 1 - self._limits.commands]:
+                del self._commands[each.id]
+            if self._closed or len(self._commands) >= self._limits.commands:
+                raise Refused(_BUSY, reason="busy", status=409)
             return self._start(command, content, environment)
-        finally:
-            self._taking.release()
 
     def conversation(self, known: str) -> Conversation:
-        """Return the present command. Raises `Refused` if it has another id."""
-        present = self._present
-        if present is None or not secrets.compare_digest(known.encode(), self._id.encode()):
-            raise Refused(
-                "the sidecar of container jobs was restarted, or another command began. This command is lost; run the "
-                "job again",
-                reason="unknown_id",
-                status=410,
-            )
-        return present
+        """Return the conversation of the command with this id. Raises `Refused` if there is none."""
+        for each in self._all():
+            if secrets.compare_digest(known.encode(), each.id.encode()):
+                return each.conversation
+        raise Refused(
+            "the sidecar of container jobs was restarted, or the command ended long ago. This command is lost; run the "
+            "job again",
+            reason="unknown_id",
+            status=410,
+        )
 
     def refuse(self, error: Refused) -> None:
-        """Count a refusal, write a log event, and show the refusal in the log of the present command."""
+        """Count a refusal, write a log event, and show the refusal in the log of the newest running command."""
+        running = self._running()
         with self._lock:
             self._refusals[error.reason] += 1
             count = self._refusals.total()
-            present = self._present
-            shown = present is not None and not present.ended and self._shown < _SHOWN
+            shown = bool(running) and self._shown < _SHOWN
             self._since += 1
             self._shown += shown
         log.warning("hooks.request_refused", reason=error.reason, refusals_since_start=count, detail=str(error))
-        if shown and present is not None:
-            present.log.line(f"ostler: refused a request at the socket of container jobs: {error}")
+        if shown:
+            running[-1].conversation.log.line(f"ostler: refused a request at the socket of container jobs: {error}")
 
     def refused(self) -> int:
         """Return the number of refused requests since the start of the sidecar."""
         return self._refusals.total()
 
     def watch(self, stop: threading.Event, *, every: float = 1.0) -> None:
-        """Cancel the present command when `hook.sh` is silent. Return when `stop` is set."""
+        """Cancel commands whose `hook.sh` is silent, and forget old ones. Return when `stop` is set."""
         while not stop.wait(every):
-            present = self._present
-            if present is not None and not present.ended and present.silence() > self._limits.silent:
-                self.cancel(present, "hook.sh ended or does not answer")
+            for each in self._all():
+                if each.conversation.silence() <= self._limits.silent:
+                    continue
+                if each.conversation.ended:
+                    with self._lock:
+                        self._commands.pop(each.id, None)
+                else:
+                    self.cancel(each.conversation, _SILENT)
 
     def cancel(self, conversation: Conversation, why: str) -> None:
         """Cancel a command that has not ended."""
         if not conversation.ended and not conversation.cancelled:
-            log.warning("hooks.command_cancelled", command=self._command, why=why)
+            names = [each.name for each in self._all() if each.conversation is conversation]
+            log.warning("hooks.command_cancelled", command="".join(names), why=why)
             conversation.cancel(why)
 
     def clean_up(self, *, within: float) -> bool:
-        """Cancel the present command and execute `cleanup_job`, unless `cleanup_job` is the last command of the runner.
+        """Cancel all commands and execute `cleanup_job`, unless `cleanup_job` is the last command of the runner.
 
         The sidecar calls this method before it ends. No command begins afterwards. Return False if the cleanup takes
         more than `within` seconds.
         """
         deadline = time.monotonic() + within
-        if not self._taking.acquire(timeout=within):
-            return False
-        present = self._present
-        if present is None:
-            return True
-        if self._command != CLEANUP:
-            self.cancel(present, "the sidecar ends, because container `runner` has ended")
-            if not present.wait_ended(within):
-                return False
-            self._start(CLEANUP, b'{"command": "%s"}' % CLEANUP.encode(), {})
-            present = self.conversation(self._id)
-            present.started.set()
-        return present.wait_ended(max(deadline - time.monotonic(), 0))
-
-    def _busy(self) -> Refused:
-        return Refused(
-            "another command of container hooks is still running in this Pod; the runner must wait for its end",
-            reason="busy",
-            status=409,
-        )
-
-    def _wait_for_present(self, *, cleanup: bool) -> None:
-        """Wait until no command runs. Cancel a command whose `hook.sh` is gone, and any command before cleanup_job."""
-        present, waited, step = self._present, 0.0, 0.2
-        while present is not None and not present.wait_ended(step):
-            waited += step
-            if present.cancelled:
-                if waited > self._limits.stuck:
-                    log.error("hooks.command_stuck", command=self._command, waited_seconds=waited)
-                    self._restart()
-                    raise self._busy()
-            elif present.silence() > self._limits.silent_when_wanted:
-                self.cancel(present, "hook.sh ended or does not answer, and another command waits")
-                waited = 0
-            elif cleanup and waited > self._limits.cleanup:
-                self.cancel(present, "cleanup_job cancels every other command")
-                waited = 0
-            elif waited > self._limits.busy:
-                raise self._busy()
-
-    def _start(self, command: str, content: bytes, environment: Mapping[str, str]) -> str:
-        conversation = Conversation(self._limits)
         with self._lock:
-            unshown = self._since - self._shown
-            self._since = self._shown = 0
-            self._id, self._present, self._command = secrets.token_hex(8), conversation, command
-        threading.Thread(
-            target=self._run, args=(command, content, Session(conversation, environment), unshown), daemon=True
-        ).start()
-        return self._id
+            self._closed = True
+            last = self._last
+        if last not in {"", CLEANUP}:
+            running = self._running()
+            for each in running:
+                self.cancel(each.conversation, "the sidecar ends, because container `runner` has ended")
+            if not _all_ended(running, deadline):
+                return False
+            with self._lock:
+                known = self._start(CLEANUP, b'{"command": "%s"}' % CLEANUP.encode(), {})
+            self.conversation(known).started.set()
+        return _all_ended(self._running(), deadline)
 
-    def _run(self, command: str, content: bytes, session: Session, unshown: int) -> None:
+    def _all(self) -> Sequence[_Command]:
+        with self._lock:
+            return list(self._commands.values())
+
+    def _running(self) -> Sequence[_Command]:
+        return [each for each in self._all() if not each.conversation.ended]
+
+    def _wait_for_turn(self, own: _Command) -> None:
+        """Wait until no earlier command is in the way. Raises `CommandCancelled` if the command is cancelled."""
+        conversation, step, told = own.conversation, 0.2, False
+        began = time.monotonic()
+        cancelled: dict[str, float] = {}  # seconds that this command has waited for each cancelled one
+        while others := self._in_the_way(own):
+            waited = time.monotonic() - began
+            for each in others:
+                if each.conversation.cancelled:
+                    cancelled[each.id] = cancelled.get(each.id, 0) + step
+                elif each.conversation.silence() > self._limits.silent_when_wanted:
+                    self.cancel(each.conversation, f"{_SILENT}, and another command waits")
+                elif own.name == CLEANUP and waited > self._limits.cleanup:
+                    self.cancel(each.conversation, "cleanup_job cancels every other command")
+                elif waited > self._limits.busy and not {own.name, each.name} <= STEPS:
+                    raise Busy(_BUSY)
+            if max(cancelled.values(), default=0) > self._limits.stuck:
+                living = [each for each in self._running() if each is not own and not each.conversation.cancelled]
+                if living and own.name in STEPS:  # a restart would end them too
+                    return
+                log.error("hooks.command_stuck", waiting=own.name, waited_seconds=waited)
+                self._restart()
+                raise Busy(_BUSY)
+            if not told and waited > self._limits.told:
+                told = True
+                names = ", ".join(sorted({each.name for each in others}))
+                conversation.log.line(f"ostler: {own.name} waits for {len(others)} earlier commands to end ({names})")
+            conversation.timing.sleep(step)
+
+    def _in_the_way(self, own: _Command) -> Sequence[_Command]:
+        """Return the earlier commands that must end before this one begins."""
+        earlier = list(takewhile(lambda each: each is not own, self._running()))
+        if own.name not in STEPS:
+            return earlier
+        if len(earlier) >= self._limits.at_once:
+            return earlier
+        alone = {CONTAINER_STEP} if own.name == CONTAINER_STEP else set()
+        return [
+            each
+            for each in earlier
+            if each.name not in STEPS - alone or each.conversation.cancelled or each.conversation.silence() > _PAUSE
+        ]
+
+    def _start(self, name: str, content: bytes, environment: Mapping[str, str]) -> str:
+        """Start the thread of a command, and return its id. The caller has the lock."""
+        own = _Command(id=secrets.token_hex(8), name=name, conversation=Conversation(self._limits))
+        unshown = self._since - self._shown
+        self._since = self._shown = 0
+        self._commands[own.id] = own
+        self._last = name
+        session = Session(own.conversation, environment, lambda: self._running() == [own])
+        threading.Thread(target=self._run, args=(own, content, session, unshown), daemon=True).start()
+        return own.id
+
+    def _run(self, own: _Command, content: bytes, session: Session, unshown: int) -> None:
         if unshown:
             session.conversation.log.line(
                 f"ostler: requests refused at the socket of container jobs before this command: {unshown}"
             )
         try:
-            code = session.conversation.run(lambda: self._guarded(command, content, session))
+            code = session.conversation.run(lambda: self._guarded(own, content, session))
         except CommandCancelled:  # the command never began
             return
-        log.info("hooks.command_ended", command=command, exit_code=code)
+        log.info("hooks.command_ended", command=own.name, exit_code=code)
 
-    def _guarded(self, command: str, content: bytes, session: Session) -> int:
+    def _guarded(self, own: _Command, content: bytes, session: Session) -> int:
         """Return the exit code of a command. An error becomes one line in the log of the job."""
-        log.info("hooks.command_began", command=command)
         try:
+            self._wait_for_turn(own)
+            log.info("hooks.command_began", command=own.name)
             return self._execute(content, session)
         except CommandCancelled as error:
-            log.info("hooks.command_stopped", command=command, why=str(error))
+            log.info("hooks.command_stopped", command=own.name, why=str(error))
         except OstlerError as error:
             session.conversation.log.line(f"ostler: {' '.join(str(error).split())}")
         except Exception as error:
-            log.exception("hooks.command_failed", command=command)
+            log.exception("hooks.command_failed", command=own.name)
             session.conversation.log.line(
                 f"ostler: the sidecar of container jobs has a bug ({type(error).__name__}); the log of container "
                 "`hooks` has the details"
             )
         return 1
+
+
+def _all_ended(commands: Sequence[_Command], deadline: float) -> bool:
+    """Return whether all commands have ended at `deadline`, a time of the monotonic clock."""
+    return all(each.conversation.wait_ended(max(deadline - time.monotonic(), 0)) for each in commands)

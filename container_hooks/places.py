@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,7 +36,15 @@ class Place:
     heartbeat: Heartbeat
 
     def world(
-        self, *, client: KubeClient, exec_: Exec, files: Files, log: Log, ledger: Ledger, folders: Mapping[str, str]
+        self,
+        *,
+        client: KubeClient,
+        exec_: Exec,
+        files: Files,
+        log: Log,
+        ledger: Ledger,
+        folders: Mapping[str, str],
+        alone: Callable[[], bool] = lambda: True,
     ) -> World:
         """Return the world of one command. `folders` has the folders of the job, as the runner named them."""
         return World(
@@ -51,6 +59,7 @@ class Place:
             timing=client.timing,
             settings=_in_folders(self.settings, folders),
             ledger=ledger,
+            alone=alone,
         )
 
 

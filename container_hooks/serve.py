@@ -66,6 +66,7 @@ class HookServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.desk = Desk(execute, self.limits, restart=restart)
         self._path = path
         self._places = threading.BoundedSemaphore(self.limits.connections)
+        self.inputs = threading.BoundedSemaphore(self.limits.inputs)
         self._stop = threading.Event()
         staged = path.with_name(f".{path.name}.new")
         path.unlink(missing_ok=True)
@@ -196,9 +197,10 @@ class Handler(BaseHTTPRequestHandler):
                 reason="too_large",
                 status=413,
             )
-        content = self.rfile.read(int(size))
         environment = {name: self._folder(header) for name, header in _FOLDERS.items()}
-        self._answer(f"run {self.server.desk.begin(content, environment)}")
+        with self.server.inputs:
+            known = self.server.desk.begin(self.rfile.read(int(size)), environment)
+        self._answer(f"run {known}")
 
     def _folder(self, header: str) -> str:
         return self.headers.get(header, "").encode("latin-1", "replace").decode(errors="replace")

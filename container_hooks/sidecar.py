@@ -36,7 +36,7 @@ log = logging.get_logger(__name__)
 
 def run_sidecar(environment: Mapping[str, str]) -> None:
     """Serve the socket until SIGTERM or SIGINT. Raises `ConfigurationError` if a variable is missing or wrong."""
-    client = make_client(kubeconfig=environment.get("OSTLER_KUBECONFIG"), pool_size=4, policy=HOOKS)
+    client = make_client(kubeconfig=environment.get("OSTLER_KUBECONFIG"), pool_size=10, policy=HOOKS)
     server = HookServer(
         Path(environment.get(SOCKET) or DEFAULT_SOCKET),
         commands_of(environment, client),
@@ -73,24 +73,24 @@ def end_by_signals(desk: Desk, *, within: float = _ENDS_WITHIN) -> None:
 
 
 def commands_of(environment: Mapping[str, str], client: KubeClient) -> Execute:
-    """Return the function that executes a command. All commands of a runner Pod share the client and the ledger.
+    """Return the function that executes a command. All commands of a runner Pod share connections and the ledger.
 
     Raises `ConfigurationError` if a variable is missing or wrong.
     """
     place, ledger = read_place(environment), Ledger()
-    exec_ = ExecClient(client, place.namespace, heartbeat=place.heartbeat)
 
     def run(content: bytes, session: Session) -> int:
         conversation = session.conversation
-        # One command runs at a time. The client uses its clock, so that the calls of a cancelled command end early.
-        client.timing = conversation.timing
+        # The client uses the clock of the command, so that the calls of a cancelled command end early.
+        own = client.with_timing(conversation.timing)
         world = place.world(
-            client=client,
-            exec_=exec_,
+            client=own,
+            exec_=ExecClient(own, place.namespace, heartbeat=place.heartbeat),
             files=conversation.files,
             log=conversation.log,
             ledger=ledger,
             folders=session.environment,
+            alone=session.alone,
         )
         return execute(parse(content), world=world)
 

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -96,6 +97,12 @@ class KubeClient:
         self._read_timeout = read_timeout
         self._reloading = threading.Lock()
         self._token: tuple[ApiClient, float, str | None] | None = None
+
+    def with_timing(self, timing: Timing) -> KubeClient:
+        """Return a client that shares the connections of this one, but waits by another clock."""
+        other = copy(self)
+        other.timing = timing
+        return other
 
     @property
     def host(self) -> str:

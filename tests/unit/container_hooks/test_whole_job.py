@@ -78,3 +78,41 @@ def test_mistake_in_the_workflow_is_one_readable_line(stage: Stage, tmp_path: Pa
     assert ended.code == 1
     (line,) = ended.output.splitlines()
     assert "the job has no container" in line
+
+
+def test_steps_that_run_at_the_same_time_keep_their_own_outputs(stage: Stage, tmp_path: Path) -> None:
+    """Each of two steps begins before, and ends after, a part of the other. Both write an output, a file and a line."""
+    (tmp_path / "hooks").mkdir()
+    commands_of = stage.work / "_temp" / "_runner_file_commands"
+    texts = {
+        "a": """
+            echo A=1 >> $GITHUB_OUTPUT; touch ../../_temp/a-wrote
+            until [ -e ../../_temp/b-wrote ]; do sleep 0.1; done
+            echo end of a
+        """,
+        "b": """
+            until [ -e ../../_temp/a-wrote ]; do sleep 0.1; done
+            echo B=2 >> $GITHUB_OUTPUT; touch ../../_temp/b-wrote
+            until [ -e ../../_temp/a-read ]; do sleep 0.1; done
+        """,
+    }
+
+    with serving(tmp_path / "hooks", commands(stage)) as sidecar:
+        assert ask(sidecar, stage, "prepare_job", {"container": container()}).code == 0
+        hooks = {}
+        for name, text in texts.items():
+            (commands_of / f"set_output_{name}").write_text("")
+            (stage.work / "_temp" / f"{name}.sh").write_text(text)
+            inside = {"GITHUB_OUTPUT": f"/__w/_temp/_runner_file_commands/set_output_{name}"}
+            given = step(stage.work / "_temp" / f"{name}.sh", environmentVariables=inside)
+            hooks[name] = sidecar.start({"command": "run_script_step", "state": {}, "args": given})
+        first = hooks["a"].end()
+        assert (commands_of / "set_output_a").read_text() == "A=1\n"
+        assert (commands_of / "set_output_b").read_text() == ""
+        stage.inside("/__w/_temp/a-read").touch()
+        second = hooks["b"].end()
+
+    assert (first.code, first.output, second.code, second.output) == (0, "end of a\n", 0, "")
+    assert (commands_of / "set_output_a").read_text() == "A=1\n"
+    assert (commands_of / "set_output_b").read_text() == "B=2\n"
+    assert not list(stage.inside("/__w/_temp").glob(".ostler-copy*"))
