@@ -269,7 +269,7 @@ class Steps:
         """Execute a command."""
         if not given["command"].startswith("run_"):
             return 0
-        number = given["args"]["number"]
+        number = int(given["args"]["number"])
         session.conversation.log.line(f"step {number}")
         self.running.add(number)
         self.most = max(self.most, len(self.running))
