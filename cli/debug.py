@@ -54,7 +54,7 @@ def bundle(
         Path | None, typer.Option("--output", "-o", help="path of the archive; by default ostler-job-ID.tar.gz")
     ] = None,
 ) -> None:
-    """Collect one job's explanation, history, Pods, pool, account and repairs, the gates, the sweeps and the settings.
+    """Collect a job, its Pods, pool and account with their explanations, repairs, gates, sweeps and settings.
 
     Secrets are left out. The archive contains names of repositories, workflows and branches: read it before you send it
     to somebody.
@@ -86,22 +86,23 @@ def bundle(
 
 
 def _collect(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | None:
-    from models.browse import accounts, jobs, pods, pools
+    from models.browse import jobs
+    from models.browse.diagnoses import told_account, told_pod, told_pool
     from models.browse.repairs import RepairFilter, list_repairs
     from models.browse.sweeps import list_sweeps
     from models.upstream import gates
 
-    story = jobs.job_story(db, job_id, timings=read(Timed).timings, now=now)
+    timings = read(Timed).timings
+    story = jobs.job_story(db, job_id, timings=timings, now=now)
     if story is None:
         return None
-    pod_stories = [pods.pod_story(db, uid) for uid in dict.fromkeys(claim.pod_uid for claim in story.claims)]
-    pool = None if story.job.pool_id is None else pools.pool_story(db, story.job.pool_id, now=now)
-    account = accounts.account_story(db, story.job.account_id)
+    uids = dict.fromkeys(claim.pod_uid for claim in story.claims)
+    pods = [told_pod(db, uid, timings=timings, now=now) for uid in uids]
     return {
         "job": jobs.told(story, now=now),
-        "pods": [pods.told(each) for each in pod_stories if each is not None],
-        "pool": None if pool is None else pools.told(pool, now=now),
-        "account": None if account is None else accounts.told(account),
+        "pods": [each for each in pods if each is not None],
+        "pool": None if story.job.pool_id is None else told_pool(db, story.job.pool_id, now=now),
+        "account": told_account(db, story.job.account_id, timings=timings, now=now),
         "repairs": [object_of(row) for row in list_repairs(db, RepairFilter(job_id=job_id), limit=MOST_REPAIRS).rows],
         "gates": [str(each) for each in gates.shut(db)],
         "sweeps": [asdict(each) for each in list_sweeps(db, now=now)],

@@ -51,6 +51,9 @@ def test_the_archive_has_the_job_with_its_pods_pool_and_account(operator: Operat
     assert [pod["name"] for pod in json.loads(found["pods.json"])] == [claim["pod"] for claim in job["claims"]]
     assert json.loads(found["pool.json"])["name"] == job["pool"]
     assert json.loads(found["account.json"])["login"] == "acme"
+    explained = [*json.loads(found["pods.json"]), *(json.loads(found[f"{name}.json"]) for name in ("pool", "account"))]
+    assert all(each["why"]["summary"] and each["why"]["checks"] for each in explained)
+    assert len(explained) > 2
     assert json.loads(found["settings.json"])["OSTLER_NAMESPACE"] == "there"
     assert json.loads(found["settings.json"])["OSTLER_DATABASE_URL"] == "***"
     assert json.loads(found["versions.json"])["ostler"]
