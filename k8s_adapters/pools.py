@@ -57,8 +57,8 @@ def get_pool(client: KubeClient, *, namespace: str, name: str, policy: RetryPoli
         return None
 
 
-def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) -> PoolSpec:
-    """Create a pool from its `spec`, and return the pool.
+def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json, manager: str | None = None) -> PoolSpec:
+    """Create a pool from its `spec`, and return the pool. `manager` is as in `scale_pool`.
 
     If the API server created the pool but its answer was lost, a retry finds this pool and returns it. Raises
     `Conflict` if another pool has the name, and `Invalid` if the API server refuses the spec.
@@ -67,7 +67,7 @@ def create_pool(client: KubeClient, *, namespace: str, name: str, spec: Json) ->
     metadata = {"name": name, "annotations": {ATTEMPT_ANNOTATION: attempt}}
     body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
     try:
-        return read_pool(client.request("POST", pool_path(namespace), body=body))
+        return read_pool(client.request("POST", pool_path(namespace), body=body, query=_by(manager)))
     except Conflict:
         found = client.request("GET", pool_path(namespace, name))
         if (found["metadata"].get("annotations") or {}).get(ATTEMPT_ANNOTATION) != attempt:
@@ -142,8 +142,13 @@ def answer_pause_request(
 
 
 def _patch(client: KubeClient, pool: PoolSpec, body: Json, manager: str | None, policy: RetryPolicy | None) -> PoolSpec:
-    path, query = pool_path(pool.namespace, pool.name), {} if manager is None else {"fieldManager": manager}
-    return read_pool(client.request("PATCH", path, body=body, query=query, content_type=MERGE_PATCH, policy=policy))
+    path = pool_path(pool.namespace, pool.name)
+    found = client.request("PATCH", path, body=body, query=_by(manager), content_type=MERGE_PATCH, policy=policy)
+    return read_pool(found)
+
+
+def _by(manager: str | None) -> dict[str, str]:
+    return {} if manager is None else {"fieldManager": manager}
 
 
 def drain_pool(client: KubeClient, pool: PoolSpec) -> None:

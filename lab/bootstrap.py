@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from cli.output import author
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.crd import apply_crd
 from k8s_adapters.pools import create_pool
 from lab.levers import pull
 from ostler.errors import Conflict
+from rules.changes import Via
+from rules.pools.spec_writers import manager_of
 
 RUNNER_IMAGE = "ghcr.io/actions/actions-runner:2.328.0"
 """The image of the pools' Pods. The lab's kubelet does not pull it, and reads only its tag (`lab.kubelet.ailments`)."""
@@ -101,14 +104,18 @@ def on_real_node(pool: LabPool, *, github_url: str) -> LabPool:
 
 
 def put_pools_in_place(kube: KubeClient, *, namespace: str, pools: Sequence[LabPool]) -> None:
-    """Install the RunnerPool kind, then create the namespace and each pool that does not exist."""
+    """Install the RunnerPool kind, then create the namespace and each pool that does not exist.
+
+    The table of changes shows the OS user as the author of the pools.
+    """
+    manager = manager_of(author().who, Via.SHELL)
     apply_crd(kube)
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     with contextlib.suppress(Conflict):
         kube.request("POST", "/api/v1/namespaces", body=body)
     for pool in pools:
         with contextlib.suppress(Conflict):
-            create_pool(kube, namespace=namespace, name=pool.name, spec=spec_of(pool))
+            create_pool(kube, namespace=namespace, name=pool.name, spec=spec_of(pool), manager=manager)
 
 
 def spec_of(pool: LabPool) -> dict[str, object]:

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from lab.apiserver import discovery, execs, lists, patches, tables
+from lab.apiserver import discovery, execs, lists, managed_fields, patches, tables
 from lab.apiserver.creation import timestamp
 from lab.apiserver.kinds import NAMESPACE, POD, SERVICE_ACCOUNT, Json, Kind
 from lab.apiserver.objects import Objects
@@ -189,7 +189,11 @@ class ApiServer:
         query = request.query_params
         if request.method == "POST":
             partial = _wants_partial(request)
-            return _stored(self.objects.create(kind, target.namespace, _object(body)), partial=partial, status=201)
+            return _stored(
+                self.objects.create(kind, target.namespace, _object(body), manager=_manager(request)),
+                partial=partial,
+                status=201,
+            )
         if request.method != "GET":
             raise method_not_allowed()
         if _is_watch(request):
@@ -211,9 +215,11 @@ class ApiServer:
                 return Response(tables.table(kind, {}, [stored]), media_type="application/json")
             return _stored(stored, partial=partial)
         if request.method == "PATCH":
-            return _stored(self.objects.change(*place, _edit(request, body)), partial=partial)
+            return _stored(
+                self.objects.change(*place, _edit(request, body), manager=_manager(request)), partial=partial
+            )
         if request.method == "PUT":
-            return _stored(self.objects.replace(*place, _object(body)), partial=partial)
+            return _stored(self.objects.replace(*place, _object(body), manager=_manager(request)), partial=partial)
         if request.method != "DELETE":
             raise method_not_allowed()
         last = self.objects.delete(*place, _delete_options(request, body))
@@ -227,8 +233,8 @@ class ApiServer:
             if request.method == "GET":
                 return _stored(self.objects.get(*place), partial=partial)
             if request.method == "PATCH":
-                edit = _edit(request, body)
-                return _stored(self.objects.change(*place, edit, status=True), partial=partial)
+                edit, manager = _edit(request, body), _manager(request)
+                return _stored(self.objects.change(*place, edit, status=True, manager=manager), partial=partial)
             raise method_not_allowed()
         if request.method in {"GET", "POST"} and kind == POD and target.subresource == "exec":
             raise execs.refuse(self.objects, request.query_params, namespace=target.namespace, name=target.name)
@@ -296,6 +302,10 @@ def _edit(request: Request, body: bytes) -> Callable[[Json], Any]:
     if apply is patches.merge and not isinstance(patch, dict):
         raise bad_request("error decoding patch: json: cannot unmarshal into Go value of type map[string]interface {}")
     return lambda content: apply(content, patch)
+
+
+def _manager(request: Request) -> str:
+    return managed_fields.manager_of(request.query_params.get("fieldManager"), request.headers.get("user-agent", ""))
 
 
 def _delete_options(request: Request, body: bytes) -> Json:

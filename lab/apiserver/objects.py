@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lab.apiserver import creation, pods, rules
+from lab.apiserver import creation, managed_fields, pods, rules
 from lab.apiserver.creation import timestamp
 from lab.apiserver.kinds import BUILT_IN, DEFINITION, NAMESPACE, POD, SERVICE_ACCOUNT, Json, Kind, defined_by
 from lab.apiserver.refusals import (
@@ -28,6 +28,7 @@ _KEPT = (
     "deletionTimestamp",
     "deletionGracePeriodSeconds",
     "generation",
+    "managedFields",
     "resourceVersion",
 )
 _MAY_BE_EMPTY = ("labels", "annotations", "finalizers", "ownerReferences")
@@ -65,8 +66,8 @@ class Objects:
             raise not_found(kind, name)
         return stored
 
-    def create(self, kind: Kind, namespace: str, body: Json) -> Stored:
-        """Create an object. Raises `Refused`."""
+    def create(self, kind: Kind, namespace: str, body: Json, *, manager: str = managed_fields.CONTROLLER) -> Stored:
+        """Create an object. `manager` is the field manager of the request. Raises `Refused`."""
         _check_type(kind, body)
         if (body.get("metadata") or {}).get("namespace", namespace) != namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
@@ -76,7 +77,7 @@ class Objects:
         name = content["metadata"]["name"]
         if (taken := self.store.get(kind, namespace, name)) is not None:
             raise already_exists(kind, name, terminating=taken.terminating)
-        stored = self.store.put(kind, content)
+        stored = self.store.put(kind, _with_managers(kind, None, content, manager=manager))
         self._register(stored)
         if kind == NAMESPACE:
             self.create(SERVICE_ACCOUNT, name, {"metadata": {"name": "default"}})
@@ -85,9 +86,16 @@ class Objects:
         return stored
 
     def change(
-        self, kind: Kind, namespace: str, name: str, edit: Callable[[Json], Any], *, status: bool = False
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        edit: Callable[[Json], Any],
+        *,
+        status: bool = False,
+        manager: str = managed_fields.CONTROLLER,
     ) -> Stored:
-        """Store the result of `edit` for an object. Raises `Refused`.
+        """Store the result of `edit` for an object. `manager` is the field manager of the request. Raises `Refused`.
 
         With `status`, only the object's status is written; otherwise everything else is. The result of `edit` may
         contain both.
@@ -98,6 +106,7 @@ class Objects:
         new = _changed(kind, old, edited, status=status)
         if new == old.content:
             return old
+        new = _with_managers(kind, old, new, manager=manager, status=status)
         if _is_over(new["metadata"]):
             last = Stored(kind, new)
             self._remove(last)
@@ -106,13 +115,13 @@ class Objects:
         self._register(stored)
         return stored
 
-    def replace(self, kind: Kind, namespace: str, name: str, body: Json) -> Stored:
+    def replace(self, kind: Kind, namespace: str, name: str, body: Json, *, manager: str) -> Stored:
         """Store another content of an object, except for its status. Raises `Refused`."""
         _check_type(kind, body)
         there, uid = self.get(kind, namespace, name).uid, (body.get("metadata") or {}).get("uid")
         if uid not in {None, there}:
             raise another_uid(kind, namespace, name, wanted=uid, found=there)
-        return self.change(kind, namespace, name, lambda _: body)
+        return self.change(kind, namespace, name, lambda _: body, manager=manager)
 
     def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Assign a Pod to a node. Raises `Refused`."""
@@ -302,6 +311,20 @@ def _changed_metadata(kind: Kind, old: Stored, edited: Json) -> Json:
     if causes := list(rules.of_change(old.metadata, metadata)):
         raise invalid(kind, name, causes)
     return metadata | {key: value for key, value in old.metadata.items() if key in _KEPT}
+
+
+def _with_managers(kind: Kind, old: Stored | None, new: Json, *, manager: str, status: bool = False) -> Json:
+    """Return the new content of an object, with its managed fields if its kind has them."""
+    if kind.custom:
+        new["metadata"]["managedFields"] = managed_fields.recorded(
+            None if old is None else old.content,
+            new,
+            manager=manager,
+            kind=kind,
+            status=status,
+            now=timestamp(),
+        )
+    return new
 
 
 def _rest(content: Json) -> Json:

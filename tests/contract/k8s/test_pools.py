@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from cli.output import author
 from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
 from k8s_adapters.crd import apply_crd
 from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, patch_pool_replicas, pool_path
+from k8s_adapters.pools import (
+    create_pool,
+    delete_pool,
+    get_pool,
+    list_pools,
+    patch_pool_replicas,
+    pool_path,
+    scale_pool,
+)
+from lab.bootstrap import POOLS, put_pools_in_place
 from ostler.errors import Conflict, Gone, Invalid
 from tests.contract.k8s.transport import FaultyTransport
 
@@ -179,3 +189,13 @@ def test_a_pool_whose_create_lost_its_reply_is_found_again(faulty: Faulty, names
 def test_the_definition_can_be_applied_again(admin: KubeClient) -> None:
     apply_crd(admin)
     apply_crd(admin)
+
+
+def test_objects_of_the_demo_name_the_user_and_those_of_a_worker_name_ostler(admin: KubeClient, namespace: str) -> None:
+    put_pools_in_place(admin, namespace=namespace, pools=POOLS[:1])
+    found = get_pool(admin, namespace=namespace, name=POOLS[0].name)
+    assert found is not None
+    assert found.writers == (f"ostler-cli:{author().who}",)
+    scaled = scale_pool(admin, found, replicas=found.replicas + 1)
+    assert set(scaled.writers) == {*found.writers, "ostler"}
+    assert scaled.replicas_writer is None

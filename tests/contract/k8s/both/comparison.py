@@ -66,6 +66,8 @@ class _Values:
                 told = (each for each in value if each["field"] != "<nil>" and not each["field"].startswith("."))
                 pairs = {(each["field"], each["reason"]): each for each in told}
                 return [self.plain(each) for _, each in sorted(pairs.items())]
+            if key == "managedFields":  # sorted by times, which have the resolution of a second
+                value = sorted(value, key=lambda each: (each["manager"], each.get("subresource", "")))
             return [self.plain(each) for each in value]
         return self._text(value, key) if isinstance(value, str) else value
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from k8s_adapters.pool_reader import read_pool
 from k8s_adapters.runners import build_pod, build_service_account
-from tests.contract.k8s.both.recording import MERGE, PARTIAL, PARTIAL_LIST, PATCH, POOLS, Json, Recorder
+from tests.contract.k8s.both.recording import JSON, MERGE, PARTIAL, PARTIAL_LIST, PATCH, POOLS, Json, Recorder
 
 Probe = Callable[[Recorder], None]
 PROBES: dict[str, Probe] = {}
@@ -453,6 +453,32 @@ def replacements(it: Recorder) -> None:
         it.ask("PUT", path, {**found, "metadata": {**found["metadata"], "finalizers": []}}, accept=PARTIAL)
         it.ask("GET", path)
         it.ask("PUT", path, found)
+
+
+@probe
+def managers_of_pools(it: Recorder) -> None:
+    """The field managers of a pool: of its creation, of changes by others, of its status, and of removed fields."""
+
+    def ask(method: str, path: str, body: Json, manager: str | None) -> Any:
+        query = None if manager is None else {"fieldManager": manager}
+        kind = MERGE if method == "PATCH" else JSON
+        return it.ask(method, path, body, content_type=kind, query=query)
+
+    ask("POST", "pools", pool_body("w", {**SPEC, "paused": False}, labels={"a": "1", "b": "2"}), "helm")
+    ask("PATCH", "pools/w", {"spec": {"paused": True}}, "ostler-cli:alice")
+    ask("PATCH", "pools/w", {"spec": {"paused": True}}, "nobody")
+    ask("PATCH", "pools/w", {"spec": {"replicas": 3, "autoscaling": {"enabled": True, "minWarm": 2}}}, None)
+    ask("PATCH", "pools/w/status", {"status": {"warm": 3, "replicas": 3}}, None)
+    ask("PATCH", "pools/w", {"metadata": {"finalizers": ["ostler.dev/drain", "a.b/c"]}}, None)
+    ask("PATCH", "pools/w", {"metadata": {"labels": {"a": "3", "b": None}, "annotations": {"x.y/z": "1"}}}, "kubectl")
+    ask("PATCH", "pools/w", {"metadata": {"finalizers": ["a.b/c"]}, "spec": {"autoscaling": None}}, "kubectl")
+    found = ask("PATCH", "pools/w", {"spec": {"runnerLabels": ["linux", "gpu"], "paused": None}}, "ostler-cli:bob")
+    found["spec"]["image"] = "runner:2"
+    ask("PUT", "pools/w", found, "gitops")
+    ask("PATCH", "pools/w", {"metadata": {"annotations": {"x.y/z": "2"}}}, "other")
+    ask("PATCH", "pools/w", {"metadata": {"annotations": {"x.y/z": None}}}, "other")
+    it.ask("GET", "pools/w")
+    it.ask("GET", "pools")
 
 
 @probe

@@ -61,7 +61,10 @@ def test_request_pauses_the_object_and_its_row_and_names_the_person(stage: Stage
     changed(stage)
     assert (seen(stage).paused, row(stage)) == (True, (True, None))
     recorded = stage.rows("SELECT who, via, new FROM changes WHERE kind = 'pool' ORDER BY id DESC LIMIT 2")
-    assert [tuple(each) for each in recorded][1] == (ALICE, "dashboard", {"asked_paused": True})
+    assert [tuple(each) for each in recorded] == [
+        ("ostler-dashboard:alice", "cluster", {"paused": True}),
+        (ALICE, "dashboard", {"asked_paused": True}),
+    ]
     ask(stage, pool, paused=False)
     changed(stage)
     assert (seen(stage).paused, row(stage)) == (False, (False, None))
