@@ -36,12 +36,13 @@ def see(pod: Json, *, images: Mapping[str, str]) -> Seen:
     status: Json = pod.get("status") or {}
     if (over := _over(pod, status)) is not None:
         return Seen(failed=over)
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    containers = status.get("containerStatuses") or ()
+    for container in (*(status.get("initContainerStatuses") or ()), *containers):
         if (found := _waiting(container, images)) is not None:
             return found
     names = [each["name"] for each in pod["spec"]["containers"]]
-    running = {each["name"] for each in status.get("containerStatuses") or () if _is_running(each)}
-    ready = {each["name"] for each in status.get("containerStatuses") or () if each.get("ready")}
+    running = {each["name"] for each in containers if _is_running(each)}
+    ready = {each["name"] for each in containers if each.get("ready")}
     if missing := [name for name in names if name not in running]:
         return Seen(waits_for=_unscheduled(status) or f"container {missing[0]} is not started yet")
     if unhealthy := frozenset(names) - ready:

@@ -193,12 +193,17 @@ def _runners(question: Question) -> list[_Runner]:
         labels = given if given.get(OWNER_LABEL, "1") in owners else {**given, OWNER_LABEL: "1"}
         told, stamped = f"{namespace}/{labels.get(POOL_LABEL)}", OWNER_LABEL in labels
         found.append(_Runner(told, Pod(_key(told, stamped=stamped), namespace, labels, {}), stamped, is_new=False))
+    return _numbered(_unique(found))
+
+
+def _unique(runners: Iterable[_Runner]) -> Iterable[_Runner]:
+    """Return one runner of each namespace and set of labels: one that is not new, if there is one."""
     unique: dict[object, _Runner] = {}
-    for each in found:
+    for each in runners:
         same = unique.setdefault((each.pod.namespace, frozenset(each.pod.labels.items())), each)
         if same.is_new and not each.is_new:
             unique[each.pod.namespace, frozenset(each.pod.labels.items())] = each
-    return _numbered(unique.values())
+    return unique.values()
 
 
 def _numbered(runners: Iterable[_Runner]) -> list[_Runner]:

@@ -495,6 +495,11 @@ def _why_unusable(error: Exception) -> str:
             return "it does not have the parts of a kubeconfig (clusters, users, contexts, current-context)"
 
 
+def part(of: Json, name: str) -> Json:
+    """Return an object inside another one. The API server leaves out empty objects, or sends null."""
+    return of.get(name) or {}
+
+
 def object_path(kind: str, *, namespace: str, name: str | None = None, group: str = "") -> str:
     """Return the path of an object. `kind` is a plural, such as `pods`.
 

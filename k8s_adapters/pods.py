@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 
-from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.client import Json, KubeClient, object_path, part
 from k8s_adapters.names import (
     ATTEMPT_ANNOTATION,
     CLAIM_ANNOTATION,
@@ -73,7 +73,7 @@ def list_pods_at(
     version = ""
     for page in _pages(client, namespace=namespace, pool=pool, policy=policy):
         pods.extend(read_pod(item) for item in page["items"] or ())
-        version = str((page.get("metadata") or {}).get("resourceVersion") or "")
+        version = str(part(page, "metadata").get("resourceVersion") or "")
     return pods, version
 
 
@@ -95,7 +95,7 @@ def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: Retr
         if "items" not in page:  # null means an empty list; a missing key means no list
             raise Retryable(f"the answer to a list of Pods in {namespace} has no field `items`")
         yield page
-        following = (page.get("metadata") or {}).get("continue")
+        following = part(page, "metadata").get("continue")
         if not following:
             return
         query = {**query, "continue": following}
@@ -104,12 +104,12 @@ def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: Retr
 def read_pod(item: Json) -> PodView:
     """Return a Pod from its JSON."""
     metadata: Json = item["metadata"]
-    spec, status = _part(item, "spec"), _part(item, "status")
-    labels, annotations = _part(metadata, "labels"), _part(metadata, "annotations")
+    spec, status = part(item, "spec"), part(item, "status")
+    labels, annotations = part(metadata, "labels"), part(metadata, "annotations")
     owners, finalizers = metadata.get("ownerReferences") or (), metadata.get("finalizers") or ()
     containers = {each["name"]: each for each in status.get("containerStatuses") or ()}
-    poller, runner = _part(containers, "poller"), _part(containers, "runner")
-    ended, registered = _ended(runner), _ended(_part(containers, "register"))
+    poller, runner = part(containers, "poller"), part(containers, "runner")
+    ended, registered = _ended(runner), _ended(part(containers, "register"))
     owner = str(labels.get(OWNER_LABEL, ""))
     unschedulable = _unschedulable(status)
     return PodView(
@@ -133,7 +133,7 @@ def read_pod(item: Json) -> PodView:
         runner_exit_reason=ended.get("reason"),
         unschedulable=unschedulable is not None,
         waiting_reason=_waiting_reason_of(status, poller, runner),
-        poller_running="running" in _part(poller, "state"),
+        poller_running="running" in part(poller, "state"),
         attachable_volumes=any(set(each) - {"name"} - _BOUND_TO_POD_OR_NODE for each in spec.get("volumes") or ()),
         company=_company(spec, containers),
         of_a_pool=any(_is_pool(each) for each in owners),
@@ -150,11 +150,6 @@ def read_pod(item: Json) -> PodView:
         held_by=_names(each for each in finalizers if each != EXIT_FINALIZER),
         job=annotations.get(JOB_ANNOTATIONS[0]),
     )
-
-
-def _part(of: Json, name: str) -> Json:
-    """Return an object inside another one. The API server leaves out empty objects, or sends null."""
-    return of.get(name) or {}
 
 
 def _time(of: Json, name: str) -> datetime | None:
@@ -200,7 +195,7 @@ def _company(spec: Json, containers: Mapping[str, Json]) -> bool:
 
 
 def _ended(container: Json) -> Json:
-    return _part(_part(container, "state"), "terminated")
+    return part(part(container, "state"), "terminated")
 
 
 def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
@@ -221,5 +216,4 @@ def _waiting_reason_of(status: Json, *containers: Json) -> str | None:
 
 
 def _waiting_reason(container: Json) -> str | None:
-    waiting: Json = (container.get("state") or {}).get("waiting") or {}
-    return waiting.get("reason")
+    return part(part(container, "state"), "waiting").get("reason")

@@ -12,7 +12,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from k8s_adapters.client import Json
+from k8s_adapters.client import Json, part
 from k8s_adapters.names import (
     CONTAINERS_BUILDKIT,
     CONTAINERS_DIND,
@@ -66,10 +66,9 @@ def read_pool(item: Json) -> PoolSpec:
     Raises ValueError, KeyError, TypeError or AttributeError if the JSON violates the schema of `RunnerPool`.
     """
     metadata: Json = item["metadata"]
-    spec: Json = item.get("spec") or {}
-    resources: Json = spec.get("resources") or {}
-    autoscaling: Json = spec.get("autoscaling") or {}
-    provisioning: Json = spec.get("provisioning") or {}
+    spec, status = part(item, "spec"), part(item, "status")
+    resources, autoscaling = part(spec, "resources"), part(spec, "autoscaling")
+    provisioning, rollout = part(spec, "provisioning"), part(spec, "rollout")
     problems: list[str] = []
     vcpu = _whole(resources.get("cpu", DEFAULT_CPU), 1000, "spec.resources.cpu", problems)
     memory = _mebibytes(resources.get("memory", DEFAULT_MEMORY), "memory", problems)
@@ -86,16 +85,14 @@ def read_pool(item: Json) -> PoolSpec:
     assigned_user = spec.get("assignedUser") is True
     if builder is not None:
         problems.extend(builder_problems(builder, level, assigned_user=assigned_user))
-    refused: tuple[str, ...] = ()
     registers_in = _registration(spec, labels, problems)
-    if overlay is not None:
-        refused = pod_template.refusals(
-            overlay,
-            containers=containers is not None,
-            builder=builder is not None,
-            persistent=registers_in is not None,
-            level=level,
-        )
+    refused = pod_template.refusals(
+        overlay or {},
+        containers=containers is not None,
+        builder=builder is not None,
+        persistent=registers_in is not None,
+        level=level,
+    )
     problems.extend(refused)
     workload = _workload(spec, metadata["name"], problems)
     volumes = _volumes(spec, workload, overlay, problems)
@@ -116,15 +113,15 @@ def read_pool(item: Json) -> PoolSpec:
         replicas=int(spec.get("replicas", 0)),
         replicas_writer=_replicas_writer(metadata, spec) if autoscaling.get("enabled") else None,
         writers=_writers(metadata),
-        pause_request=(metadata.get("annotations") or {}).get(PAUSE_ANNOTATION),
+        pause_request=part(metadata, "annotations").get(PAUSE_ANNOTATION),
         paused=bool(spec.get("paused")),
         autoscaled=bool(autoscaling.get("enabled")),
         min_warm=int(autoscaling.get("minWarm", 1)),
         max_replicas=int(autoscaling.get("maxReplicas", 10)),
         scale_down_delay=_seconds(autoscaling, "scaleDownDelay", "10m", problems),
         target_busy_percent=int(autoscaling.get("targetBusyPercent", 100)),
-        max_unavailable_percent=int((spec.get("rollout") or {}).get("maxUnavailablePercent", 10)),
-        max_surge=(spec.get("rollout") or {}).get("maxSurge"),
+        max_unavailable_percent=int(rollout.get("maxUnavailablePercent", 10)),
+        max_surge=rollout.get("maxSurge"),
         start_timeout=_optional(provisioning, "startTimeout", problems),
         max_concurrent=int(provisioning.get("maxConcurrent", 100)),
         drain_timeout=_optional(spec, "drainTimeout", problems),
@@ -139,7 +136,7 @@ def read_pool(item: Json) -> PoolSpec:
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),
         deleted_at=None if deleted_at is None else datetime.fromisoformat(deleted_at),
         problem=None,
-        status=item.get("status") or {},
+        status=status,
         assigned_user=assigned_user,
         containers=containers,
         builder=builder,
@@ -160,7 +157,7 @@ def _registration(spec: Json, labels: Sequence[str], problems: list[str]) -> Sco
     Add a problem for each value that the pool cannot have. The schema refuses the same values, but an object might be
     older than the schema.
     """
-    given, registration = spec.get("lifecycle", Lifecycle.EPHEMERAL), spec.get("registration") or {}
+    given, registration = spec.get("lifecycle", Lifecycle.EPHEMERAL), part(spec, "registration")
     if given not in set(Lifecycle):
         problems.append(f"spec.lifecycle must be one of {', '.join(Lifecycle)}: {given!r}")
     if given != Lifecycle.PERSISTENT:
@@ -204,7 +201,7 @@ def _workload(spec: Json, name: str, problems: list[str]) -> Workload:
 
 def _volumes(spec: Json, workload: Workload, overlay: Any, problems: list[str]) -> Volumes | None:
     """Return the volumes of a pool, or None if it has none. Add a problem for each invalid value."""
-    given = spec.get("volumes") or {}
+    given = part(spec, "volumes")
     if not given.get("claims"):
         return None
     if workload is not Workload.STATEFUL_SET:
@@ -222,7 +219,7 @@ def _volumes(spec: Json, workload: Workload, overlay: Any, problems: list[str]) 
         )
     claims = tuple(_claim(each, problems) for each in given["claims"])
     used = pod_template.OUR_VOLUMES | {
-        each.get("name") for each in ((overlay or {}).get("spec") or {}).get("volumes") or () if isinstance(each, dict)
+        each.get("name") for each in part(overlay or {}, "spec").get("volumes") or () if isinstance(each, dict)
     }
     for claim in claims:
         if claim.name in used:
@@ -315,7 +312,7 @@ def _replicas_writer(metadata: Json, spec: Json) -> str | None:
     `replicas` is above 0.
     """
     for each in metadata.get("managedFields") or ():
-        owned = (each.get("fieldsV1") or {}).get("f:spec") or {}
+        owned = part(part(each, "fieldsV1"), "f:spec")
         if is_ours(str(each.get("manager"))) or "f:replicas" not in owned:
             continue
         if each.get("operation") == "Apply" or spec.get("replicas"):
@@ -328,7 +325,7 @@ def _writers(metadata: Json) -> tuple[str, ...]:
     entries = [
         (str(each.get("time") or ""), str(each.get("manager") or "an unnamed field manager"))
         for each in metadata.get("managedFields") or ()
-        if not each.get("subresource") and (each.get("fieldsV1") or {}).get("f:spec")
+        if not each.get("subresource") and part(each, "fieldsV1").get("f:spec")
     ]
     return tuple(manager for _, manager in sorted(entries, reverse=True))
 

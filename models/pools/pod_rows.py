@@ -82,11 +82,9 @@ def record_pods(
     Only rows that change are locked, because the matcher skips locked rows. A row that another session has locked is
     skipped. The next reconcile records the change (law L14).
     """
-    held = [pod.uid for pod in pods if pod.exit_held]
+    held = [pod for pod in pods if pod.exit_held]
     if held and listed_at is not None:
-        ours = [(pod.namespace, pod.name, pod.attempt or "") for pod in pods if pod.exit_held and pod.is_ours]
-        pod_births.drop_hiding(db, pods=ours, listed_at=listed_at)
-        pod_facts.record_present(db, held, listed_at=listed_at)
+        _record_present(db, held, listed_at=listed_at)
     known = _open_rows(db, pool_id, pods)
     changing = [known[pod.name].id for pod in pods if pod.name in known and _changes(known[pod.name], pod)]
     free = _lock_free(db, changing)
@@ -102,6 +100,13 @@ def record_pods(
     if ended:
         pollers_ended(db, ended, now=now)
     return over
+
+
+def _record_present(db: Connection, held: Sequence[PodView], *, listed_at: datetime) -> None:
+    """Record that Pods exist which only Ostler's finalizer might keep, and drop rows that hide them."""
+    ours = [(pod.namespace, pod.name, pod.attempt or "") for pod in held if pod.is_ours]
+    pod_births.drop_hiding(db, pods=ours, listed_at=listed_at)
+    pod_facts.record_present(db, [pod.uid for pod in held], listed_at=listed_at)
 
 
 def _open_rows(db: Connection, pool_id: int, pods: Sequence[PodView]) -> Mapping[str, Row[Any]]:

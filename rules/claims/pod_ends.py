@@ -111,25 +111,7 @@ class PodEnd:
 
 def describe(end: PodEnd, *, pod: str = "the Pod") -> str | None:
     """Return a clause about the end of a Pod. Return None if no observation shows an end."""
-    named = _named(end.reason)
-    deletion = "" if end.deletion_at is None else f"at {end.deletion_at:%Y-%m-%d %H:%M:%S} UTC"
-    after = ""
-    if deletion and end.deleted_first is False:
-        after = f", and Ostler deleted it {deletion}" if end.ours else f", and was deleted {deletion}"
-    if deletion and not after:
-        by = _by(end, None if named is None else named[1])
-        said = f"{pod} was deleted {deletion}{by and f', {by}'}"
-    elif named is not None:
-        # The kubelet also reports OOMKilled if the kernel killed another process than the first of the container. If
-        # the runner exited with 0, the text therefore names a process in the Pod.
-        whose = f"a process in {pod}" if named[0] is How.OUT_OF_MEMORY and end.runner_exit_code == 0 else pod
-        said = f"{whose} was {named[1]}{after}"
-    elif after or end.runner_exit_code is not None or end.over:
-        said = f"{pod} has ended{after}"
-    elif end.gone:
-        how = ", deleted by Ostler" if end.ours else "" if end.event else ", and no report of its end was received"
-        said = f"{pod} is gone{how}"
-    else:
+    if (said := _end_in_words(end, pod)) is None:
         return None
     codes = [
         f"container `{name}` exited {code}"
@@ -138,6 +120,29 @@ def describe(end: PodEnd, *, pod: str = "the Pod") -> str | None:
     ]
     reason = [] if end.reason is None or end.reason == "Completed" else [f"reason {end.reason}"]
     return "; ".join([said, *codes, *reason, *([] if end.event is None else [_quoted(end.event)])])
+
+
+def _end_in_words(end: PodEnd, pod: str) -> str | None:
+    """Return how a Pod ended, without exit codes and events, or None if no observation shows an end."""
+    named = _named(end.reason)
+    deletion = "" if end.deletion_at is None else f"at {end.deletion_at:%Y-%m-%d %H:%M:%S} UTC"
+    after = ""
+    if deletion and end.deleted_first is False:
+        after = f", and Ostler deleted it {deletion}" if end.ours else f", and was deleted {deletion}"
+    if deletion and not after:
+        by = _by(end, None if named is None else named[1])
+        return f"{pod} was deleted {deletion}{by and f', {by}'}"
+    if named is not None:
+        # The kubelet also reports OOMKilled if the kernel killed another process than the first of the container. If
+        # the runner exited with 0, the text therefore names a process in the Pod.
+        whose = f"a process in {pod}" if named[0] is How.OUT_OF_MEMORY and end.runner_exit_code == 0 else pod
+        return f"{whose} was {named[1]}{after}"
+    if after or end.runner_exit_code is not None or end.over:
+        return f"{pod} has ended{after}"
+    if end.gone:
+        how = ", deleted by Ostler" if end.ours else "" if end.event else ", and no report of its end was received"
+        return f"{pod} is gone{how}"
+    return None
 
 
 def _by(end: PodEnd, reason: str | None) -> str:

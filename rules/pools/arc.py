@@ -263,6 +263,12 @@ def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
     _template(made, runner, own, template.get("metadata") or {})
     for name in sorted(containers):
         made.asks(f"containers[{name}]", _ADVICE["sidecarContainers"])
+    _rest(made, spec, runner, own)
+    return made
+
+
+def _rest(made: Converted, spec: Json, runner: Json, own: Json) -> None:
+    """Report the fields that no pool has, and the defaults that a pool does not share."""
     for name in sorted(set(own) - _CONTAINER_FIELDS - {"name"}):
         made.asks(f"containers[runner].{name}", _ADVICE.get(name, NO_COUNTERPART))
     has_daemon = runner.get("dockerdWithinRunnerContainer") or runner.get("containerMode") == "kubernetes"
@@ -274,7 +280,6 @@ def _convert(item: Json, made: Converted, scalers: Sequence[Json]) -> Converted:
             made.became(name, "nothing: a pool needs no such field")
         else:
             made.asks(name, _ADVICE.get(name, NO_COUNTERPART))
-    return made
 
 
 def _registration(made: Converted, runner: Json) -> None:

@@ -10,7 +10,7 @@ field must not weaken the separation of `runner` from the other two containers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from rules.pools.pod_security import PodSecurity
@@ -348,18 +348,22 @@ def _of_hooks(overlay: Json) -> Iterator[str]:
                 yield f"{where}.env[{HOOKS_PROGRAM}] is reserved for Ostler while spec.containers is set"
     maps = {each["name"] for each in spec.get("volumes") or () if "configMap" in each}
     for container in spec.get("initContainers") or ():
-        if container["name"] != HOOKS:
-            continue
-        where = f"podTemplate.spec.initContainers[{HOOKS}]"
-        yield from _unknown(container, _HOOKS_FIELDS, where)
-        for variable in container.get("env") or ():
-            if variable["name"] not in _HOOKS_ENV or "value" not in variable:
-                yield f"{where}.env[{variable['name']}] must be a plain value of {', '.join(sorted(_HOOKS_ENV))}"
-        for mount in container.get("volumeMounts") or ():
-            if mount["name"] not in maps:
-                yield f"{where}.volumeMounts: volume {mount['name']} is not a ConfigMap of the overlay"
-            if not _is_below(mount["mountPath"], HOOKS_FILES):
-                yield f"{where}.volumeMounts[{mount['mountPath']}] must be {HOOKS_FILES} or a path below it"
+        if container["name"] == HOOKS:
+            yield from _of_sidecar(container, maps)
+
+
+def _of_sidecar(container: Json, maps: Collection[str]) -> Iterator[str]:
+    """Yield the reasons that concern the overlay of container `hooks`. `maps`: its volumes that are ConfigMaps."""
+    where = f"podTemplate.spec.initContainers[{HOOKS}]"
+    yield from _unknown(container, _HOOKS_FIELDS, where)
+    for variable in container.get("env") or ():
+        if variable["name"] not in _HOOKS_ENV or "value" not in variable:
+            yield f"{where}.env[{variable['name']}] must be a plain value of {', '.join(sorted(_HOOKS_ENV))}"
+    for mount in container.get("volumeMounts") or ():
+        if mount["name"] not in maps:
+            yield f"{where}.volumeMounts: volume {mount['name']} is not a ConfigMap of the overlay"
+        if not _is_below(mount["mountPath"], HOOKS_FILES):
+            yield f"{where}.volumeMounts[{mount['mountPath']}] must be {HOOKS_FILES} or a path below it"
 
 
 def _of_register(overlay: Json) -> Iterator[str]:

@@ -310,17 +310,9 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
         pool = replace(pool, starts=_room(pool, kept, now=now))
     overdue = _overdue(pool, kept, now=now)
     starts, troubles = _count(pool, overdue, now=now)
-    seen = PoolPlan(
-        starts=pool.starts,
-        counts=Counter(pod.state for pod in pods if not pod.unborn and not _is_lost(pod)),
-        registering=sum(pod.registering and pod.state in AVAILABLE and not _is_lost(pod) for pod in pods),
-        stale=sum(pod.stale for pod in kept),
-        lost=sum(_is_lost(pod) for pod in pods),
-        hopeless=_hopeless(kept),
-        wanted=pool.wanted,
-    )
+    seen = _counted(pool, pods, kept)
     budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
-    stuck = [Retirement(pod.id, Why.OVERDUE) for pod in pods if pod.overdue and pod.state in IDLE]
+    stuck = _stuck(pods)
     if pool.unchanged:
         return replace(seen, retire=tuple(stuck[:budget]))
     most_kept = pool.wanted + _extra(pool, kept, now=now)
@@ -334,19 +326,32 @@ def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: dat
     starting = sum(pod.state is PodState.STARTING and pod.id not in retired for pod in kept) - len(give_up)
     starts = starts if counted else pool.starts
     create = max(0, min(most, most_kept - len(kept), pool.max_concurrent - starting))
-    return PoolPlan(
+    return replace(
+        seen,
         create=0 if starts.waits(now) else create,
         creates=not starts.waits(now),
         give_up=tuple(give_up),
         retire=tuple(retire),
         starts=starts,
         failed_starts=tuple(trouble for pod_id, trouble in troubles if pod_id in counted),
-        counts=seen.counts,
-        registering=seen.registering,
-        stale=seen.stale,
-        lost=seen.lost,
-        hopeless=seen.hopeless,
-        wanted=seen.wanted,
+    )
+
+
+def _stuck(pods: Iterable[ObservedPod]) -> list[Retirement]:
+    """Return the Pods that another client deleted, and that their kubelet does not end."""
+    return [Retirement(pod.id, Why.OVERDUE) for pod in pods if pod.overdue and pod.state in IDLE]
+
+
+def _counted(pool: ObservedPool, pods: Sequence[ObservedPod], kept: Sequence[ObservedPod]) -> PoolPlan:
+    """Return a plan without actions: the state of the pool. `kept` are the Pods that count as replicas."""
+    return PoolPlan(
+        starts=pool.starts,
+        counts=Counter(pod.state for pod in pods if not pod.unborn and not _is_lost(pod)),
+        registering=sum(pod.registering and pod.state in AVAILABLE and not _is_lost(pod) for pod in pods),
+        stale=sum(pod.stale for pod in kept),
+        lost=sum(_is_lost(pod) for pod in pods),
+        hopeless=_hopeless(kept),
+        wanted=pool.wanted,
     )
 
 

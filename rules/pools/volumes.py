@@ -97,20 +97,28 @@ def plan_volumes(
     A volume of another `shape` is never used again, and is only deleted if `reclaim` says so.
     """
     ended = {each.runner for each in volumes if _has_ended(each, used_by)}
-    free = [each for each in volumes if each.runner in ended and not each.terminating]
-    unfit = {each.runner for each in volumes if each.lost or each.terminating or each.shape != shape}
-    reusable = sorted({each.runner for each in free} - unfit, key=lambda runner: (used_by.get(runner) or 0, runner))
     remaining = [each for each in volumes if not each.terminating]
+    free = [each for each in remaining if each.runner in ended]
+    unfit = {each.runner for each in volumes if not _is_reusable(each, shape)}
+    reusable = sorted({each.runner for each in free} - unfit, key=lambda runner: (used_by.get(runner) or 0, runner))
+    usable = [each for each in remaining if not each.lost]
+    in_use = [each for each in usable if each.runner not in ended]
     return VolumePlan(
         reusable=tuple(reusable) if reclaim is Reclaim.RETAIN else (),
         delete=tuple(free) if reclaim is Reclaim.DELETE else (),
-        in_use=sum(each.runner not in ended and not each.lost for each in remaining),
-        free=sum(each.runner in ended and not each.lost for each in remaining),
-        lost=sum(each.lost for each in remaining),
-        unbound=sum(
-            each.pending and each.age_seconds >= UNBOUND_AFTER and each.runner not in ended for each in remaining
-        ),
+        in_use=len(in_use),
+        free=len(usable) - len(in_use),
+        lost=len(remaining) - len(usable),
+        unbound=sum(each.runner not in ended and _is_unbound(each) for each in remaining),
     )
+
+
+def _is_reusable(volume: VolumeSeen, shape: str) -> bool:
+    return not (volume.lost or volume.terminating) and volume.shape == shape
+
+
+def _is_unbound(volume: VolumeSeen) -> bool:
+    return volume.pending and volume.age_seconds >= UNBOUND_AFTER
 
 
 def _has_ended(volume: VolumeSeen, used_by: Mapping[str, int | None]) -> bool:

@@ -67,6 +67,13 @@ def explain(job: JobFacts) -> Explanation:
     if job.state is JobState.RUNNING:
         runs = Explanation(WaitsFor.END, f"The job runs on {job.runner or 'an unknown runner'}.")
         return _with_lost_pod(job, runs if job.hold_reason is None else explain_hold(job, job.hold_reason))
+    found, checks = _check_steps(job)
+    expected = job.expected if job.state is JobState.QUEUED else None
+    return _with_lost_pod(job, replace(found, ahead=job.ahead, expected=expected, checks=checks))
+
+
+def _check_steps(job: JobFacts) -> tuple[Explanation, tuple[Check, ...]]:
+    """Return the explanation of the first step that the job cannot pass, and the results of all steps."""
     # After the first step that the job cannot pass, only the checks of a dispatched job with current rows say more.
     knows_more = _is_dispatched(job) and not job.database_older
     found: Explanation | None = None
@@ -87,8 +94,7 @@ def explain(job: JobFacts) -> Explanation:
             checks.append(_line(step, Result.OPEN))
     if found is None:
         raise AssertionError(f"no check explains job {job.id} in state {job.state}")
-    expected = job.expected if job.state is JobState.QUEUED else None
-    return _with_lost_pod(job, replace(found, ahead=job.ahead, expected=expected, checks=tuple(checks)))
+    return found, tuple(checks)
 
 
 def _line(step: Step, result: Result, evidence: str | None = None, at: datetime | None = None) -> Check:

@@ -208,9 +208,7 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSpec, PoolRow]], *, now: 
     queues = [limited(queue, brakes.get(queue.pool_id)) for queue in scaling.queues(db, places)]
     accounts = scaling.accounts(db, sorted({queue.account_id for queue in queues}))
     queued = dispatchable(queues, accounts, places)
-    scaled = [row for pool, row in found if hands_off(pool) is None]
-    stale = [row.id for row in scaled if row.typical_at is None or now - row.typical_at >= scaling.USUAL_EVERY]
-    usual = {row.id: row.usual or 0 for row in scaled} | scaling.count_usual(db, stale, now=now)
+    usual = usual_of(db, [row for pool, row in found if hands_off(pool) is None], now=now)
     oldest: dict[int, datetime] = {}
     idle = {row.id for _, row in found if row.idle}
     for queue in (each for each in queues if each.pool_id in idle):
@@ -223,6 +221,12 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSpec, PoolRow]], *, now: 
         )
         for _, row in found
     }
+
+
+def usual_of(db: Connection, rows: Sequence[PoolRow], *, now: datetime) -> dict[int, int]:
+    """Return the usual load of pools by the ids of their rows. A load that is too old is counted again."""
+    stale = [row.id for row in rows if row.typical_at is None or now - row.typical_at >= scaling.USUAL_EVERY]
+    return {row.id: row.usual or 0 for row in rows} | scaling.count_usual(db, stale, now=now)
 
 
 def limited(queue: Queue, brake: Brake | None) -> Queue:
