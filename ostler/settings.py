@@ -44,8 +44,8 @@ class Trust(BaseSettings):
     ca_bundle: str | None = Field(
         default=None,
         description=(
-            "Path of a PEM file with private certificate authorities. Ostler trusts them for GitHub and Redis, in "
-            "addition to those of the system. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
+            "Path of a PEM file with private certificate authorities for GitHub and Redis, in addition to those of "
+            "the system. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
         ),
     )
 
@@ -101,16 +101,16 @@ class ApiAccess(Trust):
         default=None,
         description=(
             "Address of web, for example `https://ostler.example.com`. If it is set, the commands `ostler jobs`, "
-            "`job`, `pods`, `pod`, `pool show`, `pool history`, `account show`, `usage` and `changes` ask the REST "
-            "API, and need no access to Postgres"
+            "`job`, `pods`, `pod`, `pool show`, `pool history`, `pool pause`, `pool resume`, `account show`, `usage` "
+            "and `changes` ask the REST API, and need access to neither Postgres nor the cluster"
         ),
     )
     api_token: Secret | None = Field(
         default=None,
         validate_default=True,
         description=(
-            "API token for OSTLER_API_URL, with the scope `read`, from `ostler token create`. Over plain HTTP it can "
-            "be read on the way"
+            "API token for OSTLER_API_URL, from `ostler token create`, with the scope `read`, for `ostler pool "
+            "pause` and `resume` also `write`. Over plain HTTP it can be read on the way"
         ),
     )
 
@@ -148,8 +148,8 @@ class Namespaces(BaseSettings):
     elevated_namespace: str | None = Field(
         default=None,
         description=(
-            "Kubernetes namespace of the pools that need a Pod Security level above `restricted`, and of their "
-            "runner Pods. It must differ from OSTLER_NAMESPACE. If it is empty, such pools are Degraded"
+            "Kubernetes namespace, other than OSTLER_NAMESPACE, of the pools that need a Pod Security level above "
+            "`restricted`, and of their runner Pods. If it is empty, such pools are Degraded"
         ),
     )
 
@@ -449,8 +449,8 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     allowed_pod_security: Literal["restricted", "baseline", "privileged"] = Field(
         default="restricted",
         description=(
-            "Least strict Pod Security level that a pool can ask for: `restricted`, `baseline` or `privileged`. The "
-            "last two need OSTLER_ELEVATED_NAMESPACE. A pool that asks for a less strict level is Degraded"
+            "Least strict Pod Security level of pools: `restricted`, `baseline` or `privileged`. The last two need "
+            "OSTLER_ELEVATED_NAMESPACE. A pool that asks for a less strict level is Degraded"
         ),
     )
     pod_job_annotations: bool = Field(
@@ -463,46 +463,44 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
     )
     dispatch_url: str = Field(
         default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
-        description="Address that runner Pods poll. If it changes, every starting or warm Pod is replaced",
+        description="Address that runner Pods poll. A change replaces every starting or warm Pod",
     )
     dispatch_ca: str | None = Field(
         default=None,
         description=(
             "Name of a ConfigMap with certificate authorities in the key `ca.crt`, in each namespace of runner Pods. "
-            "If OSTLER_DISPATCH_URL begins with `https://`, runner Pods trust only these authorities when they poll, "
-            "and a change replaces every starting or warm Pod. If it is empty, runner Pods trust the authorities of "
-            "their image"
+            "With an OSTLER_DISPATCH_URL of `https://`, runner Pods trust only these when they poll, and a change "
+            "replaces every starting or warm Pod. If it is empty, they trust those of their image"
         ),
     )
     hooks_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods in pools with `containers.mode: kubernetes`. Set it to Ostler's own "
-            "image. If it changes, every starting or warm Pod of these pools is replaced. If it is empty, these "
-            "pools are Degraded"
+            "Image of the sidecar in pools with `containers.mode: kubernetes`: Ostler's own image. A change replaces "
+            "every starting or warm Pod of these pools. If it is empty, these pools are Degraded"
         ),
     )
     buildkit_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods in pools with `containers.mode: buildkit`. It must contain "
-            "`buildkitd`, `buildctl` and `buildkit-runc`. If it changes, every starting or warm Pod of these pools "
-            "is replaced. If it is empty, these pools are Degraded"
+            "Image of the sidecar in pools with `containers.mode: buildkit`, with `buildkitd`, `buildctl` and "
+            "`buildkit-runc`. A change replaces every starting or warm Pod of these pools. If it is empty, these "
+            "pools are Degraded"
         ),
     )
     dind_image: str | None = Field(
         default=None,
         description=(
-            "Image of the sidecar of runner Pods in pools with `containers.mode: dind`. It must contain the programs "
-            "and the entry point of Docker's own image `docker:dind`. If it changes, every starting or warm Pod of "
-            "these pools is replaced. If it is empty, these pools are Degraded"
+            "Image of the sidecar in pools with `containers.mode: dind`, with the programs and the entry point of "
+            "`docker:dind`. A change replaces every starting or warm Pod of these pools. If it is empty, these pools "
+            "are Degraded"
         ),
     )
     token_audience: str = Field(
         default="ostler-dispatch",
         description=(
-            "Audience of the ServiceAccount tokens that runner Pods send with a poll. Web and the workers need the "
-            "same value. If it changes, every starting or warm Pod is replaced"
+            "Audience of the ServiceAccount tokens that runner Pods send with a poll, the same in web and the "
+            "workers. A change replaces every starting or warm Pod"
         ),
     )
 
