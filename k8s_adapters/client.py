@@ -132,8 +132,11 @@ class KubeClient:
         If the first attempt of a POST created the object but its answer was lost, a retry raises `Conflict`. Raises
         `Gone`, `Conflict`, `Invalid`, `Forbidden`, `RateLimited` or `Retryable` if the call fails.
         """
-        content = None if body is None else orjson.dumps(body)
-        return self._request(method, path, query, content, content_type, accept, timeout, policy, _object, impersonate)
+        headers = {"Accept": accept} | ({} if impersonate is None else {"Impersonate-User": impersonate})
+        content = None
+        if body is not None:
+            content, headers["Content-Type"] = orjson.dumps(body), content_type
+        return self._request(method, path, query, content, headers, timeout, policy, _object)
 
     def get(
         self,
@@ -149,7 +152,7 @@ class KubeClient:
         Use this method for a large body if `decode` parses only a part of the body. If `decode` raises `ValueError`,
         the body is invalid and the call is retried. Raises the same errors as `request`.
         """
-        return self._request("GET", path, query, None, JSON, accept, None, policy, decode)
+        return self._request("GET", path, query, None, {"Accept": accept}, None, policy, decode)
 
     def _request(
         self,
@@ -157,12 +160,10 @@ class KubeClient:
         path: str,
         query: Mapping[str, str | int] | None,
         content: bytes | None,
-        content_type: str,
-        accept: str,
+        headers: Mapping[str, str],
         timeout: float | None,
         policy: RetryPolicy | None,
         decode: Callable[[bytes], T],
-        impersonate: str | None = None,
     ) -> T:
         address = f"{path}?{urlencode(query)}" if query else path
         what = f"{method} {path}"
@@ -173,9 +174,8 @@ class KubeClient:
 
             def send(api: ApiClient, token: str | None, spent: float) -> T:
                 within = None if seconds is None else max(seconds - spent, 0.001)
-                return self._send(
-                    api, token, method, address, content, content_type, accept, within, decode, impersonate
-                )
+                mine = {**headers, "User-Agent": FIELD_MANAGER} | ({} if token is None else {"Authorization": token})
+                return self._send(api, method, address, content, mine, within, decode)
 
             try:
                 return self._as_us(send)
@@ -275,23 +275,13 @@ class KubeClient:
     def _send(
         self,
         api: ApiClient,
-        token: str | None,
         method: str,
         address: str,
         content: bytes | None,
-        content_type: str,
-        accept: str,
+        headers: Mapping[str, str],
         seconds: float | None,
         decode: Callable[[bytes], T],
-        impersonate: str | None,
     ) -> T:
-        headers = {"Accept": accept, "User-Agent": FIELD_MANAGER}
-        if impersonate is not None:
-            headers["Impersonate-User"] = impersonate
-        if token is not None:
-            headers["Authorization"] = token
-        if content is not None:
-            headers["Content-Type"] = content_type
         with _counted(seconds):
             answer = api.rest_client.pool_manager.urlopen(
                 method,

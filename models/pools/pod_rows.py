@@ -16,7 +16,6 @@ from models.claims.releases import insert_retire
 from models.db.sql import text
 from models.tables import pod_births, pod_facts
 from rules.claims.pod_view import PodView
-from rules.claims.stamps import INITIAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +123,7 @@ def _open_rows(db: Connection, pool_id: int, pods: Sequence[PodView]) -> Mapping
 def _record_birth(db: Connection, pool_id: int, pod: PodView, row: Row[Any] | None) -> None:
     """Insert the row of a Pod that has none, or record the UID of a Pod whose creation was not answered."""
     if row is None:
-        pod_births.insert_seen(
-            db,
-            pool_id=pool_id,
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            attempt_id=pod.attempt or "",
-            template_hash=pod.digest or "",
-            stamp_value=pod.stamp or INITIAL,
-            created_at=pod.created_at,
-        )
+        pod_births.insert_seen(db, pod, pool_id=pool_id)
     elif row.uid is None and row.attempt_id == (pod.attempt or ""):
         # The response to the creation was lost. A row that was given up in the meantime is reopened.
         pod_births.adopt(db, pool_id=pool_id, name=pod.name, uid=pod.uid, template_hash=pod.digest or "")

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.db.sql import text
+from rules.claims.pod_view import PodView
+from rules.claims.stamps import INITIAL
 
 POOL_OF_NAME = """
     coalesce((SELECT r.pool_id FROM runner_pods r WHERE r.namespace = :namespace AND r.name = :name
@@ -53,18 +55,7 @@ def insert_planned(
     )
 
 
-def insert_seen(
-    db: Connection,
-    *,
-    pool_id: int,
-    namespace: str,
-    name: str,
-    uid: str,
-    attempt_id: str,
-    template_hash: str,
-    stamp_value: str,
-    created_at: datetime,
-) -> None:
+def insert_seen(db: Connection, pod: PodView, *, pool_id: int) -> None:
     """Insert the row of a listed Pod that has no row."""
     db.execute(
         text(f"""
@@ -72,32 +63,23 @@ def insert_seen(
             VALUES ({POOL_OF_NAME.format(pool=":pool_id")}, :namespace, :name, :uid, :attempt, :hash, :stamp, :created)
             ON CONFLICT DO NOTHING
         """),
-        {
-            "pool_id": pool_id,
-            "namespace": namespace,
-            "name": name,
-            "uid": uid,
-            "attempt": attempt_id,
-            "hash": template_hash,
-            "stamp": stamp_value,
-            "created": created_at,
-        },
+        {**_columns(pod), "pool_id": pool_id, "created": pod.created_at},
     )
 
 
-def adopt_pod(
-    db: Connection,
-    *,
-    namespace: str,
-    name: str,
-    uid: str,
-    pool: str,
-    attempt_id: str,
-    template_hash: str,
-    stamp_value: str | None,
-    now: datetime,
-) -> bool | None:
-    """Insert the row of a Pod that exists in the cluster. `pool` is the name of the Pod's pool.
+def _columns(pod: PodView) -> dict[str, str]:
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "attempt": pod.attempt or "",
+        "hash": pod.digest or "",
+        "stamp": pod.stamp or INITIAL,
+    }
+
+
+def adopt_pod(db: Connection, pod: PodView, *, now: datetime) -> bool | None:
+    """Insert the row of a Pod that exists in the cluster, in the pool of its label.
 
     Return True if there is a row with this UID now. Return False if no row was inserted, because the row of another Pod
     still has this name. Return None if there is no such pool.
@@ -110,8 +92,7 @@ def adopt_pod(
             ), adopted AS (
                 INSERT INTO runner_pods
                     (pool_id, namespace, name, uid, attempt_id, template_hash, stamp_value, created_at)
-                SELECT {POOL_OF_NAME.format(pool="id")}, :namespace, :name, :uid, :attempt_id, :template_hash,
-                       coalesce(:stamp_value, '0.0'), :now
+                SELECT {POOL_OF_NAME.format(pool="id")}, :namespace, :name, :uid, :attempt, :hash, :stamp, :now
                 FROM pool
                 ON CONFLICT DO NOTHING
                 RETURNING uid
@@ -119,16 +100,7 @@ def adopt_pod(
             SELECT (SELECT count(*) FROM pool) AS pools,
                    EXISTS (SELECT FROM adopted) OR EXISTS (SELECT FROM runner_pods WHERE uid = :uid) AS adopted
         """),
-        {
-            "namespace": namespace,
-            "name": name,
-            "uid": uid,
-            "pool": pool,
-            "attempt_id": attempt_id,
-            "template_hash": template_hash,
-            "stamp_value": stamp_value,
-            "now": now,
-        },
+        {**_columns(pod), "pool": pod.pool, "now": now},
     ).one()
     return bool(row.adopted) if row.pools else None
 

@@ -173,19 +173,7 @@ class Admission:
             raise Refusal(403, f"Pod {name!r} has no label {POOL_LABEL}, so it belongs to no pool")
         if not pod.is_ours:
             raise Refusal(403, f"Pod {name!r} was not created by Ostler")
-        adopted = await self._threads.transaction(
-            lambda db: pod_births.adopt_pod(
-                db,
-                namespace=namespace,
-                name=name,
-                uid=pod.uid,
-                pool=pool,
-                attempt_id=pod.attempt or "",
-                template_hash=pod.digest or "",
-                stamp_value=pod.stamp,
-                now=utcnow(),
-            )
-        )
+        adopted = await self._threads.transaction(lambda db: pod_births.adopt_pod(db, pod, now=utcnow()))
         if adopted is None:
             known = await self._ask(lambda: self._cluster.has_pool(namespace=namespace, name=pool))
             if known:

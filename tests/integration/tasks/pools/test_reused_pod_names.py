@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from k8s_adapters.pools import delete_pool, get_pool
 from k8s_adapters.runners import create_runner, delete_runner
@@ -40,20 +39,8 @@ def rows_of(stage: Stage, name: str) -> list[Any]:
 
 
 def adopts(stage: Stage, name: str, uid: str) -> bool | None:
-    def body(db: Connection) -> bool | None:
-        return adopt_pod(
-            db,
-            namespace=stage.namespace,
-            name=name,
-            uid=uid,
-            pool="small",
-            attempt_id="a",
-            template_hash="h",
-            stamp_value=None,
-            now=utcnow(),
-        )
-
-    return transaction(stage.rt.engine, body)
+    pod = pod_view(name, uid=uid, namespace=stage.namespace)
+    return transaction(stage.rt.engine, lambda db: adopt_pod(db, pod, now=utcnow()))
 
 
 def test_the_reconciler_gives_it_a_row_of_its_own_and_counts_it(stage: Stage) -> None:
