@@ -68,6 +68,14 @@ def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = 
     return Accounts(_stories(db, page.rows), page.next_id)
 
 
+def account_choices(db: Connection, *, accounts: Collection[int] | None = None, limit: int) -> Sequence[Row[Any]]:
+    """Return the ids and the logins of accounts, in the order of their ids. `accounts` limits them, if it is given."""
+    conditions = {"t.id = ANY(CAST(:value AS bigint[]))": None if accounts is None else list(accounts)}
+    return read(
+        db, "t.id, t.login", table="accounts", conditions=conditions, order=Order.OLDEST, after=None, limit=limit
+    ).rows
+
+
 def told(story: AccountStory) -> dict[str, Any]:
     """Return an account with its story as the commands and the API show it. Sizes are in vCPU and GiB."""
     row, usage = story.account, story.usage

@@ -110,6 +110,8 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
 
 def claim_events(db: Connection, claims: Sequence[int]) -> Sequence[Row[Any]]:
     """Return the events of the claims with these ids, oldest first. At most the newest `MOST_EVENTS` are returned."""
+    if not claims:
+        return ()
     newest = db.execute(
         text("""
             SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events

@@ -13,7 +13,6 @@ from models.browse import accounts as account_rows
 from models.browse import pods as pod_rows
 from models.browse import pools as pool_rows
 from models.browse.accounts import AccountStory, account_story, held_by
-from models.browse.health import obstacles
 from models.browse.jobs import job_story, pool_facts
 from models.browse.pods import PodStory, pod_story
 from models.browse.pools import PoolStory, pool_story
@@ -158,7 +157,7 @@ def of_pool(db: Connection, story: PoolStory, *, now: datetime) -> Diagnosis:
         PoolQueue(story.queued, story.held, story.oldest_queued_at, story.trouble),
         counted,
         None if not scaling else Decision(scaling["verdict"], scaling["why"], _time(scaling.get("at"))),
-        fleet=next((str(each) for each in obstacles(db, now=now)), None),
+        fleet=next(map(str, story.obstacles), None),
     )
 
 

@@ -192,7 +192,10 @@ def _facts(
     now: datetime,
 ) -> JobFacts:
     account = db.execute(
-        text("SELECT login, access, budget_count, budget_vcpu, budget_memory FROM accounts WHERE id = :id"),
+        text(f"""
+            SELECT login, access, budget_count, budget_vcpu, budget_memory, NOT {epochs.CURRENT} AS database_older
+            FROM accounts WHERE id = :id
+        """),
         {"id": job.account_id},
     ).one()
     live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
@@ -241,7 +244,7 @@ def _facts(
         expected=expected(db, job.pool_id, since=now - EXPECTED_OF, accounts=accounts)
         if job.pool_id is not None and queued
         else None,
-        database_older=epochs.is_older(db),
+        database_older=account.database_older,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.browse.health import obstacles
+from models.browse.health import Obstacle, obstacles
 from models.browse.page import Order, Page, read
 from models.db.sql import text
 from models.pools.pod_rows import OVER
@@ -56,6 +56,7 @@ class PoolStory:
 
     `queued` and `held` count queued jobs without and with a hold. `oldest_queued_at` is the queue time of the oldest
     job without a hold. `trouble` is the problem of the pool or the progress of its drain, or an empty text.
+    `obstacles` are the problems of all pools, the worst first.
     """
 
     pool: Row[Any]
@@ -64,6 +65,7 @@ class PoolStory:
     oldest_queued_at: datetime | None
     state: str
     trouble: str
+    obstacles: Sequence[Obstacle]
 
 
 def shown(pool: Row[Any], *, now: datetime) -> dict[str, Any]:
@@ -105,6 +107,14 @@ def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, 
     return read(db, _COLUMNS, table="pools", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
 
 
+def pool_choices(db: Connection, *, limit: int) -> Sequence[Row[Any]]:
+    """Return the ids and the names of the oldest pools that are not deleted, oldest first."""
+    conditions = {"t.deleted_at IS NULL": True}
+    return read(
+        db, "t.id, t.name", table="pools", conditions=conditions, order=Order.OLDEST, after=None, limit=limit
+    ).rows
+
+
 def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | None:
     """Return a pool with its story, or None if there is no such pool."""
     pool = db.execute(text(f"SELECT {_COLUMNS} FROM pools t WHERE t.id = :id"), {"id": pool_id}).one_or_none()
@@ -132,13 +142,14 @@ def pool_stories(db: Connection, pools: Sequence[Row[Any]], *, now: datetime) ->
     )
     queues = {row.pool_id: (row.queued, row.held, row.oldest_queued_at) for row in rows}
     troubles = _troubles(db, ids, now=now)
-    obstacle = next((each for each in obstacles(db, now=now) if each.state), None)
+    of_all = obstacles(db, now=now)
+    obstacle = next((each for each in of_all if each.state), None)
     found = []
     for pool in pools:
         state, trouble = _state(pool), _trouble(pool, troubles[pool.id])
         if state == "ready" and obstacle is not None:
             state, trouble = obstacle.state, trouble or str(obstacle)
-        found.append(PoolStory(pool, *queues[pool.id], state, trouble))
+        found.append(PoolStory(pool, *queues[pool.id], state, trouble, of_all))
     return found
 
 

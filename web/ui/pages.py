@@ -18,14 +18,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from models.browse import diagnoses
-from models.browse.accounts import AccountFilter, AccountStory, account_story, list_accounts
+from models.browse.accounts import AccountStory, account_choices, account_story
 from models.browse.api_tokens import Holder
 from models.browse.changes import ChangeFilter, list_changes
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.nodes import read_nodes
 from models.browse.page import LARGEST, Page
 from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
-from models.browse.pools import PoolFilter, PoolStory, list_pools, pool_story, told
+from models.browse.pools import PoolStory, pool_choices, pool_story, told
 from models.browse.repairs import RepairFilter, count_repairs, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps
 from models.browse.waits import By, Waits, expected, waits
@@ -134,11 +134,10 @@ class Pages:
             jobs = list_jobs(db, wanted, order=query.sort, after=after, limit=query.limit)
             if streamed:
                 return jobs, (), ()
-            accounts = list_accounts(db, AccountFilter(accounts=holder.accounts), limit=LARGEST)
+            accounts = account_choices(db, accounts=holder.accounts, limit=LARGEST)
             # A limited token does not show which pools serve other accounts.
             whole = holder.accounts is None
-            pools = list_pools(db, PoolFilter(deleted=False), limit=LARGEST).rows if whole else ()
-            return jobs, [story.account for story in accounts.stories], pools
+            return jobs, accounts, pool_choices(db, limit=LARGEST) if whole else ()
 
         jobs, accounts, pools = await self._database().run(body)
         values = {

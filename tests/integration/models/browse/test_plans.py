@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 
 from lab.postgres import Postgres
-from models.browse.accounts import AccountFilter, list_accounts
+from models.browse.accounts import AccountFilter, account_choices, list_accounts
 from models.browse.claims import ClaimFilter, list_claims
 from models.browse.jobs import JobFilter, list_jobs
 from models.browse.pods import PodFilter, list_pods
-from models.browse.pools import PoolFilter, list_pools
+from models.browse.pools import PoolFilter, list_pools, pool_choices
 from models.browse.repairs import RepairFilter, list_repairs
 from models.db import client_waits
 from models.db.engine import make_engine
@@ -161,6 +161,8 @@ LISTS: dict[str, Callable[[Connection], Any]] = {
     "pools by name": lambda db: list_pools(db, PoolFilter(name="pool-7"), limit=50),
     "pools that are there": lambda db: list_pools(db, PoolFilter(deleted=False), limit=50),
     "pools that went": lambda db: list_pools(db, PoolFilter(deleted=True), limit=50),
+    "pools to choose": lambda db: pool_choices(db, limit=50),
+    "accounts to choose": lambda db: account_choices(db, limit=50),
     "accounts": lambda db: list_accounts(db, AccountFilter(), limit=50),
     "accounts by login": lambda db: list_accounts(db, AccountFilter(login="Account-7"), limit=50),
 }

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from models.browse import api_tokens
@@ -648,6 +649,17 @@ def test_limited_token_does_not_read_who_holds_an_account(dashboard: Dashboard) 
     assert "held by alice" in text_of(dashboard, "/ui/accounts/7")
     shown = text_of(dashboard, "/ui/accounts/7", cookie=limited)
     assert ("held by an operator since" in shown, "alice" in shown) == (True, False)
+
+
+@pytest.mark.parametrize(("path", "most"), [("/ui/jobs", 6), ("/ui/jobs/100", 19), ("/ui/pools/{}", 16)])
+def test_page_is_read_by_few_statements(dashboard: Dashboard, path: str, most: int) -> None:
+    dashboard.account()
+    dashboard.job(100, pool_id=(pool_id := dashboard.pool()))
+    found: list[str] = []
+    event.listen(dashboard.engine, "before_cursor_execute", lambda *given: found.append(given[2]))
+    assert dashboard.see(path.format(pool_id)).status_code == 200
+    # A connection prepares a statement at its first use.
+    assert len([each for each in found if "PREPARE" not in each]) <= most, found
 
 
 def test_templates_are_compiled_when_the_process_starts(dashboard: Dashboard) -> None:
