@@ -103,7 +103,7 @@ def test_product_wheel_has_no_lab_and_no_sabotage(wheels: Wheels) -> None:
 
 
 def test_wheels_have_every_module_and_file_that_runs(wheels: Wheels) -> None:
-    suffixes = (".py", ".sh", ".html", ".css", ".js")
+    suffixes = (".py", ".sh", ".yaml", ".html", ".css", ".js")
     product = {name for package in packages() for name in in_tree(package, *suffixes)} | {"beat_schedule.py"}
     assert product <= modules(wheels.ostler)
     assert in_tree("lab", ".py", ".sh", ".mod", ".sum") == modules(wheels.lab)
