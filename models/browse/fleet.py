@@ -158,6 +158,22 @@ def account_lines(db: Connection, *, accounts: Collection[int] | None = None) ->
     return [AccountLine(*row) for row in rows]
 
 
+def idle_accounts(
+    db: Connection, *, besides: Collection[int], limit: int, accounts: Collection[int] | None = None
+) -> Sequence[AccountLine]:
+    """Return further accounts, in the order of their logins. `besides` are the accounts that have work."""
+    rows = db.execute(
+        text("""
+            SELECT id, login, weight, access, budget_count, budget_vcpu, budget_memory, 0, 0, 0, 0, 0, 0, NULL
+            FROM accounts WHERE id <> ALL(CAST(:besides AS bigint[]))
+              AND (CAST(:accounts AS bigint[]) IS NULL OR id = ANY(CAST(:accounts AS bigint[])))
+            ORDER BY login, id LIMIT :limit
+        """),
+        {"besides": list(besides), "accounts": None if accounts is None else list(accounts), "limit": limit},
+    )
+    return [AccountLine(*row) for row in rows]
+
+
 def _message(status: Mapping[str, object] | None, condition: str) -> str | None:
     conditions = (status or {}).get("conditions")
     for each in conditions if isinstance(conditions, list) else ():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from sqlalchemy import Connection
@@ -13,8 +13,10 @@ from models.db.sql import text
 from rules.waiting.steps import Expected
 
 _MOST_EXPECTED = 500
+_MINUTE = timedelta(minutes=1)
+_OF_ACCOUNTS = "AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))"
 
-BEGAN = """
+BEGAN = f"""
     SELECT j.id, j.account_id, j.repository, j.pool_id, j.queued_at, e.claim_id, e.started_at, e.ended_at
     FROM (
         SELECT id, account_id, repository, pool_id, queued_at FROM jobs
@@ -24,7 +26,7 @@ BEGAN = """
         SELECT id, account_id, repository, pool_id, queued_at FROM jobs WHERE state = 'running'
     ) j JOIN executions e ON e.job_id = j.id
     WHERE e.started_at < :until
-      AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))
+      {_OF_ACCOUNTS}
 """
 """SQL query of jobs with their executions that began before `:until` and did not end before `:since`.
 
@@ -110,6 +112,45 @@ def waits(
         {"since": since, "until": until, "now": now, "accounts": None if accounts is None else list(accounts)},
     )
     return [Waits(*row) for row in rows]
+
+
+def queue_age(
+    db: Connection, *, since: datetime, until: datetime, accounts: Collection[int] | None = None
+) -> Sequence[float]:
+    """Return the age in seconds of the oldest waiting job, at `since` and at each full minute after it.
+
+    The last age is that at `until`, less than a minute before now. A job waits from GitHub's `queued` until it begins
+    or ends. Jobs that are held now are left out, because Ostler decided to let them wait. If `accounts` is given, only
+    jobs of these accounts count.
+    """
+    last = int((until - since) / _MINUTE)
+    rows = db.execute(
+        text(f"""
+            WITH seen AS (
+                SELECT j.queued_at, coalesce(e.started_at, j.completed_at) AS ended FROM jobs j
+                LEFT JOIN executions e ON e.job_id = j.id
+                WHERE j.state = 'completed' AND j.completed_at >= :since {_OF_ACCOUNTS}
+                UNION ALL
+                SELECT j.queued_at, e.started_at FROM jobs j JOIN executions e ON e.job_id = j.id
+                WHERE j.state = 'running' {_OF_ACCOUNTS}
+                UNION ALL
+                SELECT min(j.queued_at), CAST(:until AS timestamptz) FROM jobs j
+                WHERE j.state IN ('queued', 'claimed') AND j.hold_reason IS NULL {_OF_ACCOUNTS}
+            )
+            SELECT least(CAST(floor(extract(epoch FROM ended - :since) / 60) AS integer), :last) AS minute,
+                   min(queued_at) AS queued_at
+            FROM seen WHERE ended >= :since GROUP BY 1
+        """),
+        {"since": since, "until": until, "last": last, "accounts": None if accounts is None else list(accounts)},
+    )
+    oldest = {row.minute: row.queued_at for row in rows if row.queued_at is not None}
+    ages = []
+    earliest = until
+    # All jobs that waited until this minute or longer waited then, unless they were queued later.
+    for minute in range(last, -1, -1):
+        earliest = min(earliest, oldest.get(minute, earliest))
+        ages.append(max(0.0, (since + minute * _MINUTE - earliest).total_seconds()))
+    return ages[::-1]
 
 
 def expected(db: Connection, pool_id: int, *, since: datetime, accounts: Collection[int] | None = None) -> Expected:

@@ -1,4 +1,4 @@
-"""Geometry of the drawings: the bar of a pool's Pods, the time axis of a job, and the course of the waits.
+"""Geometry of the drawings: the bar of a pool's Pods, the time axis of a job, and the age of the queue.
 
 Positions are percentages.
 """
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from models.browse.waits import Waits
 from rules.claims.machines import JobState
 from rules.pools.pod_states import PodState
 
 SHOWN = (PodState.STARTING, PodState.WARM, PodState.RESERVED, PodState.BUSY)
 _SECOND = timedelta(seconds=1)
-_FIVE_MINUTES = timedelta(minutes=5)
-_HOUR = timedelta(hours=1)
+_MINUTE = timedelta(minutes=1)
 PHASES = ("queued", "claimed", "minted", "delivered", "executing")
 
 
@@ -156,46 +154,25 @@ def _lane(
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
-    """Waits of the jobs that began in five minutes, with the position of each wait from the left and from the top."""
-
-    at: datetime
-    waits: Waits
-    x: float
-    median_y: float
-    most_y: float
-
-
-@dataclass(frozen=True, slots=True)
 class Curve:
-    """The course of the waits of the last hour. `most` is the wait at the top of the drawing, in seconds."""
+    """The age of the queue at the minutes of a span, in seconds, oldest minute first. `most` is the greatest age."""
 
     begins: datetime
     ends: datetime
-    most: float
-    points: Sequence[Point]
+    ages: Sequence[float]
 
     @property
-    def median(self) -> str:
-        """Return the corners of the line of the medians, for SVG."""
-        return " ".join(f"{each.x},{each.median_y}" for each in self.points)
+    def most(self) -> float:
+        """Return the age at the top of the drawing."""
+        return max(self.ages)
 
     @property
-    def longest(self) -> str:
-        """Return the corners of the line of the longest waits, for SVG."""
-        return " ".join(f"{each.x},{each.most_y}" for each in self.points)
+    def corners(self) -> str:
+        """Return the corners of the line, for SVG."""
+        steps, top = len(self.ages) - 1, self.most or 1.0
+        return " ".join(f"{100 * n / steps:.2f},{100 * (1 - age / top):.2f}" for n, age in enumerate(self.ages))
 
-
-def curve(course: Sequence[Waits], *, until: datetime) -> Curve:
-    """Return the course of the waits in the hour before `until`. The names of `course` are begins of five minutes."""
-    begins, most = until - _HOUR, max([each.most for each in course], default=0.0) or 1.0
-    points = []
-    for each in course:
-        at = datetime.strptime(f"{each.name} +0000", "%Y-%m-%d %H:%M %z")
-        x = min(100.0, max(0.0, 100 * (at + _FIVE_MINUTES / 2 - begins) / _HOUR))
-        points.append(Point(at, each, round(x, 2), _from_top(each.p50, most), _from_top(each.most, most)))
-    return Curve(begins, until, most, points)
-
-
-def _from_top(seconds: float, most: float) -> float:
-    return round(100 - 100 * seconds / most, 2)
+    @property
+    def table(self) -> Sequence[tuple[datetime, float]]:
+        """Return the age every five minutes."""
+        return [(self.begins + n * _MINUTE, self.ages[n]) for n in range(0, len(self.ages), 5)]

@@ -9,12 +9,15 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.browse.api_tokens import Holder
-from models.browse.fleet import AccountLine, PoolLine, account_lines, pool_lines
+from models.browse.fleet import AccountLine, PoolLine, account_lines, idle_accounts, pool_lines
 from models.browse.health import obstacles
 from models.browse.nodes import lost_pods
-from models.browse.waits import By, Waits, waits
+from models.browse.waits import By, Waits, queue_age, waits
 
 WAITS_OF = timedelta(hours=1)
+
+MOST = 200
+"""Number of pools and of accounts that the overview shows. They are rendered every second while somebody watches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +40,22 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class OverviewWaits:
-    """Waits of the last hour: of each pool or account and of all jobs, and their course by five minutes."""
+    """Waits of the last hour: of each pool or account and of all jobs, and the age of the queue at each minute.
+
+    The ages end with the last full minute, so they change once in a minute.
+    """
 
     groups: Sequence[Waits]
-    course: Sequence[Waits]
+    ages: Sequence[float]
+    until: datetime
 
 
 def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
     """Return the rows of the overview that the holder of a token may see."""
     seen = holder.accounts
-    accounts = account_lines(db, accounts=seen)
+    busy = account_lines(db, accounts=seen)
+    room = max(0, MOST - len(busy))
+    accounts = [*busy, *idle_accounts(db, besides=[each.id for each in busy], limit=room, accounts=seen)]
     pools = pool_lines(db) if seen is None else None
     found = []
     if pools is not None:
@@ -66,11 +75,13 @@ def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
 
 def read_waits(db: Connection, holder: Holder, *, now: datetime) -> OverviewWaits:
     """Return the waits of the last hour, of the jobs that the holder of a token may see."""
-
-    def read(by: By) -> Sequence[Waits]:
-        return waits(db, since=now - WAITS_OF, until=now, by=by, now=now, accounts=holder.accounts)
-
-    return OverviewWaits(read(By.POOL if holder.accounts is None else By.ACCOUNT), read(By.FIVE_MINUTES)[:-1])
+    seen, minute = holder.accounts, now.replace(second=0, microsecond=0)
+    by = By.POOL if seen is None else By.ACCOUNT
+    return OverviewWaits(
+        waits(db, since=now - WAITS_OF, until=now, by=by, now=now, accounts=seen),
+        queue_age(db, since=minute - WAITS_OF, until=minute, accounts=seen),
+        minute,
+    )
 
 
 def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention]:

@@ -47,13 +47,10 @@ from web.api.shared import Shared
 from web.api.sweeps import Repairs
 from web.api.usage import Month, Usages
 from web.ui import drawings
-from web.ui.overview import WAITS_OF, Overview, OverviewWaits, read_overview, read_waits
+from web.ui.overview import MOST, WAITS_OF, Overview, OverviewWaits, read_overview, read_waits
 from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, number, wants_stream
 from web.ui.sessions import SESSION
 from web.ui.streams import MEDIA_TYPE, OVER, Content, Streams
-
-MOST = 200
-"""Number of pools and of accounts that the overview shows. They are rendered every second while somebody watches."""
 
 SHARED_FOR = timedelta(seconds=1)
 """Maximum age of an overview that is shown to other readers of the same accounts."""
@@ -116,10 +113,10 @@ class Pages:
         found, now = await self._overviews.get(
             holder.accounts, lambda at: run(lambda db: read_overview(db, holder, now=at)), max_age=SHARED_FOR
         )
-        waited, until = await self._waits.get(
+        waited, _ = await self._waits.get(
             holder.accounts, lambda at: run(lambda db: read_waits(db, holder, now=at)), max_age=WAITS_SHARED_FOR
         )
-        curve = drawings.curve(waited.course, until=until)
+        curve = drawings.Curve(waited.until - WAITS_OF, waited.until, waited.ages)
         return Shown("overview.html", now, {"found": found, "waits": waited.groups, "curve": curve, "most": MOST})
 
     async def jobs(self, request: Request) -> Shown:

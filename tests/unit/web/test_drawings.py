@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from models.browse.waits import Waits
 from rules.pools.pod_states import PodState
-from web.ui.drawings import axis, bar, curve
+from web.ui.drawings import Curve, axis, bar
 
 T0 = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -97,16 +96,10 @@ def test_bar_has_the_pods_of_a_pool_by_state() -> None:
     assert {each.width for each in bar({}, replicas=0)} == {0}
 
 
-def test_the_course_of_the_waits_is_drawn_in_its_hour() -> None:
-    until = datetime(2026, 11, 29, 13, tzinfo=UTC)
-
-    def begun(minutes: int, p50: float, most: float) -> Waits:
-        name = f"{until - timedelta(minutes=minutes):%Y-%m-%d %H:%M}"
-        return Waits(name, jobs=3, p50=p50, p95=most, most=most, run_seconds=1)
-
-    found = curve([begun(60, 10, 40), begun(5, 20, 20)], until=until)
-    assert (found.begins, found.ends, found.most) == (until - timedelta(hours=1), until, 40)
-    assert found.median == "4.17,75.0 95.83,50.0"
-    assert found.longest == "4.17,0.0 95.83,50.0"
-    assert curve([], until=until).points == []
-    assert curve([begun(5, 0, 0)], until=until).median == "95.83,100.0"
+def test_age_of_the_queue_is_a_line_from_the_left_to_the_right() -> None:
+    found = Curve(T0, T0 + timedelta(minutes=10), [0, 60, 120, 0, 0, 30, 0, 0, 0, 0, 60])
+    assert found.most == 120
+    assert found.corners.split()[:3] == ["0.00,100.00", "10.00,50.00", "20.00,0.00"]
+    assert found.corners.endswith(" 100.00,50.00")
+    assert found.table == [(T0 + timedelta(minutes=n), age) for n, age in ((0, 0), (5, 30), (10, 60))]
+    assert Curve(T0, T0 + timedelta(minutes=1), [0, 0]).corners == "0.00,100.00 100.00,100.00"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from models.browse.fleet import account_lines, pool_lines
+from models.browse.fleet import account_lines, idle_accounts, pool_lines
 from models.browse.usage import used
-from models.browse.waits import By, waits
+from models.browse.waits import By, queue_age, waits
 from models.db.engine import transaction
 from rules.pools.pod_states import PodState
 from tests.database import Database
@@ -162,3 +162,47 @@ def test_use_of_a_span_leaves_out_jobs_that_ended_a_week_after_it(rows: Rows) ->
     )
 
     assert (found.jobs, found.run_seconds) == (1, 59 * 60)
+
+
+def ages(rows: Rows, *, minutes: int, accounts: list[int] | None = None) -> list[float]:
+    """Return the age of the queue in minutes, at noon and at each minute after it."""
+    until = NOON + minutes * MINUTE
+    found = transaction(rows.engine, lambda db: queue_age(db, since=NOON, until=until, accounts=accounts))
+    return [each / 60 for each in found]
+
+
+def test_queue_age_is_that_of_the_oldest_job_that_had_not_begun_at_each_minute(rows: Rows) -> None:
+    assert ages(rows, minutes=2) == [0, 0, 0]
+    rows.ran(1, waited=3, ran=90, over=False)
+    rows.ran(2, waited=1, ran=5)
+    rows.job(3, after=2)
+    assert ages(rows, minutes=6) == [0, 1, 2, 3, 2, 3, 4]
+
+
+def test_queue_age_counts_jobs_that_were_queued_before_and_that_never_began(rows: Rows) -> None:
+    rows.job(1, after=-30, state="completed", completed_at=NOON + 2 * MINUTE)
+    rows.job(2, after=-90, state="completed", completed_at=NOON - MINUTE)
+    rows.job(3, after=4, state="claimed")
+    assert ages(rows, minutes=6) == [30, 31, 32, 0, 0, 1, 2]
+
+
+def test_queue_age_leaves_out_held_jobs_and_jobs_of_other_accounts(rows: Rows) -> None:
+    rows.job(1, after=-9, hold_reason="budget")
+    rows.job(2, after=-8, account=8)
+    rows.job(3, after=-7, state="waiting")
+    rows.job(4, after=-1)
+    assert ages(rows, minutes=1) == [8, 9]
+    assert ages(rows, minutes=1, accounts=[7]) == [1, 2]
+
+
+def test_accounts_without_work_come_in_the_order_of_their_logins(rows: Rows) -> None:
+    insert_account(rows.engine, 9, "zeta")
+
+    def found(**how: Any) -> list[str]:
+        lines = transaction(rows.engine, lambda db: idle_accounts(db, **{"besides": [], "limit": 9, **how}))
+        assert {each.queued + each.used_count for each in lines} <= {0}
+        return [each.login for each in lines]
+
+    assert found() == ["acme", "beta", "zeta"]
+    assert found(besides=[8], limit=1) == ["acme"]
+    assert found(accounts=[8, 9]) == ["beta", "zeta"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from models.browse.jobs import JobFilter, list_jobs
 from models.browse.pods import PodFilter, list_pods
 from models.browse.pools import PoolFilter, list_pools, pool_choices
 from models.browse.repairs import RepairFilter, list_repairs
+from models.browse.waits import queue_age
 from models.db import client_waits
 from models.db.engine import make_engine
 from ostler.secrets import Secret
@@ -174,6 +175,19 @@ def test_a_list_scans_no_table(filled: Engine, name: str) -> None:
         plan = plan_of(db, LISTS[name])
     assert "Seq Scan" not in kinds(plan)
     assert rows_read(plan) <= FEW
+
+
+def test_queue_age_of_an_hour_scans_no_table(filled: Engine) -> None:
+    def ages(db: Connection) -> object:
+        return queue_age(db, since=now - timedelta(hours=1), until=now)
+
+    now = datetime.now(UTC)
+    with filled.connect() as db:
+        assert "Seq Scan" not in kinds(plan_of(db, ages))
+    with filled.connect() as db, db.begin() as undone:
+        db.execute(text("DROP INDEX ix_jobs_completed_at"))
+        assert "Seq Scan" in kinds(plan_of(db, ages))
+        undone.rollback()
 
 
 def test_claims_of_pod_are_found_without_scan(filled: Engine) -> None:

@@ -27,7 +27,7 @@ from web.api.usage import Usages
 from web.edge import limits
 from web.edge.limits import BoundedProtocol
 from web.server import _GRACE
-from web.ui import app, streams
+from web.ui import app, pages, streams
 from web.ui.sessions import Session, holder_of
 from web.ui.streams import Content, changes
 
@@ -113,7 +113,8 @@ def request(path: str, cookie: str) -> bytes:
     return ("\r\n".join(head) + "\r\n\r\n").encode()
 
 
-def test_stream_sends_only_what_changed(dashboard: Dashboard, url: str) -> None:
+def test_stream_sends_only_what_changed(dashboard: Dashboard, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "WAITS_SHARED_FOR", timedelta(minutes=1))  # the age of the queue changes each minute
     dashboard.account()
     dashboard.job(100)
     first, second = (opened(url, dashboard, "/ui/") for _ in range(2))
