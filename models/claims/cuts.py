@@ -13,26 +13,12 @@ from sqlalchemy import Connection
 
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.claims.steps import StampWork, stamp_work
-from models.db import epochs
 from models.db.sql import text
-from models.tables import claim_leases, pod_facts
-from models.tables.claim_leases import lease
-from models.tables.transitions import move_claim
+from models.tables import claim_leases, claim_transitions, pod_facts
 from rules.claims.machines import Stamp
 
 MOST_CHECKS = 50
 """Greatest number of Pods that are checked in one run of `resume`."""
-
-_SUSPECTS = f"""
-    id IN (
-        SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
-        WHERE c.ended_at IS NULL AND c.state = 'delivered' AND c.stamp = 'on'
-          AND (c.purpose = 'job' OR (c.purpose = 'register' AND c.online_at IS NULL))
-          AND c.spare_since IS NULL AND c.delivered_at <= :before AND (c.due_at IS NULL OR c.due_at < :now)
-          AND (c.leased_until IS NULL OR c.leased_until < :now)
-          AND p.poller_ended_at IS NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL AND {epochs.TRUSTED}
-        ORDER BY c.due_at NULLS FIRST LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED)
-"""
 
 
 def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: datetime) -> list[int]:
@@ -43,13 +29,12 @@ def suspects(db: Connection, *, cut_off_after: float, due_after: float, now: dat
     pollers earlier, so the claims of most Pods are never returned. Spares, leased or locked claims, and claims whose
     stamp is not on are left out. No claim is returned while the rows are not trusted (`models.db.epochs`).
     """
-    found = claim_leases.set_due(
+    found = claim_leases.postpone_suspects(
         db,
-        _SUSPECTS,
+        delivered_before=now - timedelta(seconds=cut_off_after),
         due_at=now + timedelta(seconds=due_after),
-        now=now,
-        before=now - timedelta(seconds=cut_off_after),
         limit=MOST_CHECKS,
+        now=now,
     )
     return list(found)
 
@@ -102,35 +87,12 @@ def begin(db: Connection, seen: Suspect, *, why: str, due_after: float, now: dat
     - The poller ended before the un-stamp began.
     - The rows are not trusted (`models.db.epochs`).
     """
-    row = lease(
-        db,
-        "lease_unstamp",
-        seen.claim_id,
-        chain_no=None,
-        now=now,
-        guard="""
-            AND state = 'delivered' AND delivered_at = :delivered_at
-            AND (stamp = 'removing'  -- an un-stamp that has begun continues; then the stamp is put on again
-                 OR stamp = 'on' AND NOT EXISTS (
-                     SELECT FROM runner_pods p WHERE p.id = claims.runner_pod_id AND p.poller_ended_at IS NOT NULL))
-        """,
-        values=", stamp_no = stamp_no + 1",
-        delivered_at=seen.delivered_at,
-    )
+    row = claim_leases.lease_unstamp_again(db, seen.claim_id, delivered_at=seen.delivered_at, now=now)
     if row is None:
         return None
     if row.stamp != Stamp.REMOVING:
-        move_claim(
-            db,
-            "stamp_removing",
-            seen.claim_id,
-            now=now,
-            who=who,
-            why=why,
-            guard="AND state = 'delivered'",
-            values={"due_at": "CAST(:due AS timestamptz)"},
-            due=now + timedelta(seconds=due_after),
-        )
+        due_at = now + timedelta(seconds=due_after)
+        claim_transitions.remove_stamp_again(db, seen.claim_id, why=why, due_at=due_at, now=now, who=who)
     return stamp_work(db, row)
 
 
@@ -176,20 +138,4 @@ def pollers_ended(db: Connection, uids: Sequence[str], *, now: datetime) -> list
 
 def stamp_now(db: Connection, claim_id: int, *, why: str, now: datetime) -> None:
     """Make the stamp of a delivered claim due at once, and cancel an un-stamp that has begun."""
-    move_claim(
-        db,
-        "cancel_unstamp",
-        claim_id,
-        now=now,
-        who="ostler",
-        why=why,
-        guard="AND state IN ('delivered', 'executing')",
-        values={"leased_until": "NULL"},
-    )
-    claim_leases.set_due(
-        db,
-        "id = :id AND ended_at IS NULL AND state IN ('delivered', 'executing') AND stamp <> 'on'",
-        due_at=now,
-        values=", stamp_after = NULL",
-        id=claim_id,
-    )
+    claim_transitions.return_stamp(db, claim_id, why=why, due_at=now, now=now, who="ostler")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import cast
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
-from models.db import epochs
 from models.db.sql import text
-from models.tables import claim_leases, offers
-from models.tables.transitions import move_claim
+from models.tables import claim_transitions, offers
+from models.tables.claims import Claim
 from rules.claims.machines import Purpose, Stamp
 from rules.claims.registrations import REGISTERS_AGAIN
 
@@ -82,39 +81,18 @@ def deliver(
     """)
     if db.execute(free, {"id": claim_id}).one_or_none() is None:
         raise ClaimLocked
-    guard = f"""
-        AND {epochs.CURRENT} AND jit IS NOT NULL AND pod_uid = :pod_uid
-        AND EXISTS (SELECT FROM offers WHERE offers.pod_uid = claims.pod_uid AND offers.poll_id = :poll_id)
-    """
     if cancels_unstamp:
-        move_claim(
-            db,
-            "cancel_unstamp",
-            claim_id,
-            now=now,
-            who=who,
-            why="the Pod polls again",
-            guard=f"AND state = 'minted' {guard}",
-            pod_uid=pod_uid,
-            poll_id=poll_id,
-        )
-    row = move_claim(
+        claim_transitions.cancel_unstamp(db, claim_id, pod_uid=pod_uid, poll_id=poll_id, now=now, who=who)
+    stamp_after = now + timedelta(seconds=stamp_returns_after)
+    row = claim_transitions.deliver(
         db,
-        "deliver",
         claim_id,
-        now=now,
-        who=who,
-        why="the Pod polls",
-        guard=f"AND stamp <> 'removing' {guard}",
-        values={
-            "delivered_at": ":now",
-            "leased_until": "NULL",
-            "due_at": "CASE WHEN stamp = 'off' THEN CAST(:due AS timestamptz) END",
-            "stamp_after": "CASE WHEN stamp = 'off' THEN CAST(:stamp_after AS timestamptz) END",
-        },
-        **_returns(stamp_returns_after, now=now),
         pod_uid=pod_uid,
         poll_id=poll_id,
+        due_at=stamp_after + RESUME_GRACE,
+        stamp_after=stamp_after,
+        now=now,
+        who=who,
     )
     if row is None:
         return None
@@ -154,7 +132,7 @@ def delivered_before(
         return None
     if row.stamp != Stamp.ON:
         _put_stamp_off(db, claim_id, stamp_returns_after, now=now, who=who)
-    return _delivery(row)
+    return _delivery(cast("Claim", row))
 
 
 def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *, now: datetime, who: str) -> None:
@@ -169,38 +147,18 @@ def _put_stamp_off(db: Connection, claim_id: int, stamp_returns_after: float, *,
     ).one_or_none()
     if free is None:
         return
-    move_claim(
-        db,
-        "cancel_unstamp",
-        claim_id,
-        now=now,
-        who=who,
-        why="the Pod polls again",
-        guard="AND state = 'delivered'",
-        values={"leased_until": "NULL"},
-    )
-    at = _returns(stamp_returns_after, now=now)
-    claim_leases.set_due(
-        db,
-        "id = :id AND stamp <> 'on'",
-        due_at=at["due"],
-        values=", stamp_after = :stamp_after",
-        id=claim_id,
-        stamp_after=at["stamp_after"],
+    at = now + timedelta(seconds=stamp_returns_after)
+    claim_transitions.return_stamp(
+        db, claim_id, why="the Pod polls again", due_at=at + RESUME_GRACE, stamp_after=at, now=now, who=who
     )
 
 
-def _returns(seconds: float, *, now: datetime) -> dict[str, datetime]:
-    at = now + timedelta(seconds=seconds)
-    return {"stamp_after": at, "due": at + RESUME_GRACE}
-
-
-def _delivery(row: Row[Any]) -> Delivery:
+def _delivery(row: Claim) -> Delivery:
     return Delivery(
         claim_id=row.id,
         job_id=row.job_id,
-        jit=bytes(row.jit),
-        runner_name=row.runner_name,
+        jit=bytes(cast("bytes", row.jit)),  # a claim that is delivered has a JIT and a runner
+        runner_name=cast("str", row.runner_name),
         account_id=row.account_id,
         stamp=Stamp(row.stamp),
     )

@@ -22,9 +22,8 @@ from models.db.engine import record_point
 from models.db.prepared import Prepared
 from models.db.sql import text
 from models.routing.usage import usage_of
-from models.tables import claim_inserts, claim_jobs
+from models.tables import claim_inserts, claim_jobs, job_transitions
 from models.tables.claim_inserts import REGISTERED_REPOSITORY
-from models.tables.transitions import move_jobs, move_many_jobs
 from rules.claims.fairness import AccountView, Budget, JobHead
 from rules.claims.machines import allowed
 
@@ -302,7 +301,7 @@ def give_to_spares(
             given[job_id] = claims.pop(0)
     if given:
         claim_jobs.give_to_spares(db, given, now=now)
-        move_jobs(db, "job_claim", list(given), now=now, who=WHO, why="the job was given to a spare")
+        job_transitions.claim(db, list(given), now=now, who=WHO, why="the job was given to a spare")
     return given
 
 
@@ -328,7 +327,7 @@ def insert_claims(
     )
     made = [Made(row.id, row.job_id, row.pod_uid) for row in rows]
     record_point(db, "claim", machine=allowed("claim").machine, rows=len(made))
-    move_many_jobs(db, "job_claim", [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
+    job_transitions.claim(db, [job_id for job_id, _ in pairs], now=now, who=WHO, why="matched")
     return made
 
 

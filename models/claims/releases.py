@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import cast
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.claims import pod_ends, runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
@@ -20,9 +20,18 @@ from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
 from models.routing.usage import pools_with_work
-from models.tables import claim_inserts, executions, job_holds, mint_attempts, offers, pod_facts
-from models.tables.claim_leases import lease
-from models.tables.transitions import move_claim, move_jobs
+from models.tables import (
+    claim_inserts,
+    claim_leases,
+    claim_transitions,
+    executions,
+    job_holds,
+    job_transitions,
+    mint_attempts,
+    offers,
+    pod_facts,
+)
+from models.tables.claims import Claim
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe
@@ -75,47 +84,6 @@ class ReleaseWork(Annotated):
     """True if the claim registered a persistent runner."""
 
 
-def request_release(
-    db: Connection,
-    claim_id: int,
-    *,
-    reason: str,
-    chain_no: int | None = None,
-    undelivered: bool = False,
-    spare_since: datetime | None = None,
-    now: datetime,
-    who: str,
-) -> bool:
-    """Commit that a claim is being released, before any call outside Postgres.
-
-    Returns False if the claim does not qualify or cannot be released in its present state. A running step keeps its
-    lease. The release is due when this lease ends. Three arguments restrict the claims that qualify:
-
-    - `chain_no`, passed by a step of a chain: the claim must be `claimed` and on this chain.
-    - `undelivered`: the JIT must never have been delivered. No claim qualifies while Postgres is known to be older than
-      the cluster, because the rows might miss a delivery.
-    - `spare_since`: the claim must be a spare, and must have become a spare at this time.
-    """
-    guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
-    if undelivered:
-        guard += f" AND delivered_at IS NULL AND {epochs.CURRENT}"
-    if spare_since is not None:
-        guard += " AND job_id IS NULL AND spare_since = :spare_since"
-    moved = move_claim(
-        db,
-        "begin_release",
-        claim_id,
-        now=now,
-        who=who,
-        why=reason,
-        guard=guard,
-        values={"release_reason": ":why", "due_at": "coalesce(leased_until, :now)", "last_error": "NULL"},
-        chain_no=chain_no,
-        spare_since=spare_since,
-    )
-    return moved is not None
-
-
 def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = None) -> tuple[Registration, ...]:
     """Return the runners of a claim, or of every claim of the Pod `pod_uid`, that might exist on GitHub.
 
@@ -136,7 +104,7 @@ def registrations_of(db: Connection, claim_id: int, *, pod_uid: str | None = Non
     return tuple(Registration(*row) for row in rows)
 
 
-def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
+def _work(db: Connection, row: Claim) -> ReleaseWork:
     pod = db.execute(
         text("SELECT namespace, name, stamp_value, attempt_id FROM runner_pods WHERE id = :id"),
         {"id": row.runner_pod_id},
@@ -167,7 +135,7 @@ def _work(db: Connection, row: Row[Any]) -> ReleaseWork:
         pod_uid=row.pod_uid,
         expected=pod.stamp_value,
         value=f"{row.id}.{row.stamp_no}",
-        lease_until=row.leased_until,
+        lease_until=cast("datetime", row.leased_until),
         registrations=registrations,
         forced=row.force_deleted_at is not None,
         attempt=pod.attempt_id or None,
@@ -186,21 +154,11 @@ def begin_release(
     While the rows are not trusted (`models.db.epochs`), a claim is leased only if it was never delivered and has been
     `releasing` for `requeue_after` seconds. The job of such a claim can then be queued before the epoch is confirmed.
     """
-    values = ", stamp_no = stamp_no + 1, chain_no = chain_no + 1"
-    row = lease(db, "lease_release", claim_id, chain_no=chain_no, now=now, values=values)
+    row = claim_leases.lease_release(db, claim_id, chain_no=chain_no, now=now)
     if row is not None:
         return _work(db, row)
-    row = lease(
-        db,
-        "lease_release",
-        claim_id,
-        chain_no=chain_no,
-        now=now,
-        values=values,
-        trusted=False,
-        guard="AND delivered_at IS NULL AND changed_at <= :overdue",
-        overdue=now - timedelta(seconds=requeue_after),
-    )
+    since = now - timedelta(seconds=requeue_after)
+    row = claim_leases.lease_release(db, claim_id, chain_no=chain_no, undelivered_since=since, now=now)
     return None if row is None else replace(_work(db, row), trusted=False)
 
 
@@ -209,7 +167,7 @@ def begin_retire(db: Connection, claim_id: int, *, chain_no: int | None = None, 
 
     If `chain_no` is given, only a claim with this chain number is leased.
     """
-    row = lease(db, "lease_retire", claim_id, chain_no=chain_no, now=now)
+    row = claim_leases.lease_retire(db, claim_id, chain_no=chain_no, now=now)
     return None if row is None else _work(db, row)
 
 
@@ -223,7 +181,7 @@ def lock_job(db: Connection, job_id: int) -> None:
     db.execute(text("SELECT 1 FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id})
 
 
-def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
+def lock_claim(db: Connection, claim_id: int) -> Claim | None:
     """Lock a live claim with its job and its Pod's row, in the common lock order. Return None if the claim has ended.
 
     Raises `StartOver` if the claim got another job while the locks were acquired.
@@ -241,7 +199,7 @@ def lock_claim(db: Connection, claim_id: int) -> Row[Any] | None:
     ).one_or_none()
     if claim is not None and claim.job_id != seen.job_id:
         raise StartOver
-    return claim
+    return cast("Claim | None", claim)
 
 
 def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) -> bool:
@@ -249,41 +207,25 @@ def refuse_release(db: Connection, claim_id: int, *, now: datetime, who: str) ->
 
     Returns False if the claim is not `releasing` any more or was never delivered.
     """
-    moved = move_claim(
-        db,
-        "refuse_release",
-        claim_id,
-        now=now,
-        who=who,
-        why="GitHub says that the runner is busy",
-        guard="AND delivered_at IS NOT NULL",
-    )
-    if moved is not None:
+    refused = claim_transitions.refuse_release(db, claim_id, now=now, who=who)
+    if refused:
         runner_failures.executed(db, [claim_id], now=now)
-    return moved is not None
+    return refused
 
 
 def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, now: datetime, who: str) -> None:
     """Move a job that lost its claim to the state that `job_outcome` names. A completed job stays completed."""
     match job_outcome.next_step:
         case NextStep.REQUEUE:
-            move_jobs(db, "job_requeue", [job_id], now=now, who=who, why=job_outcome.why)
+            job_transitions.requeue(db, job_id, now=now, who=who, why=job_outcome.why)
             executions.delete_open(db, job_id)
         case NextStep.FINISH:
-            moved = move_jobs(
-                db,
-                "job_finish",
-                [job_id],
-                now=now,
-                who=who,
-                why=job_outcome.why,
-                values={"conclusion": ":conclusion", "completed_at": ":now", "hold_reason": "NULL"},
-                conclusion=job_outcome.conclusion,
-            )
-            if moved:
+            if job_transitions.finish_now(
+                db, job_id, conclusion=job_outcome.conclusion, now=now, who=who, why=job_outcome.why
+            ):
                 executions.end(db, job_id, ended=now)
         case NextStep.RUNNING:
-            move_jobs(db, "job_run", [job_id], now=now, who=who, why=job_outcome.why)
+            job_transitions.run(db, job_id, now=now, who=who, why=job_outcome.why)
             job_holds.hold(
                 db,
                 "id = :id AND state = 'running'",
@@ -337,22 +279,12 @@ def end_never_delivered(
             mark_gone(db, work.pod_uid, now=now)
         case Warmth.UNKNOWN:
             pass
-    moved = move_claim(
-        db,
-        "end_released",
-        work.claim_id,
-        now=now,
-        who=who,
-        why=work.reason,
-        guard=f"AND delivered_at IS NULL AND chain_no = :chain_no AND {epochs.CURRENT}",
-        values={"end_reason": ":end_reason", "stamp": "'off'"},
-        chain_no=work.chain_no,
-        end_reason=EndReason.RELEASED,
-    )
-    if moved is None:
+    if not claim_transitions.end_undelivered(
+        db, work.claim_id, chain_no=work.chain_no, now=now, who=who, why=work.reason
+    ):
         return None
     if claim.job_id is not None:
-        move_jobs(db, "job_requeue", [claim.job_id], now=now, who=who, why=work.reason)
+        job_transitions.requeue(db, claim.job_id, now=now, who=who, why=work.reason)
     if warmth is not Warmth.UNKNOWN:
         return Ended(None)
     return Ended(
@@ -381,17 +313,9 @@ def end_delivered(
         return None
     if claim.job_id != work.job_id:
         return None  # the claim has another job by now: the next attempt asks GitHub about the new job
-    moved = move_claim(
-        db,
-        "end_released",
-        work.claim_id,
-        now=now,
-        who=who,
-        why=work.reason,
-        guard="AND chain_no = :chain_no",
-        values={"end_reason": ":end_reason"},
-        chain_no=work.chain_no,
-        end_reason=EndReason.RELEASED if work.persistent else EndReason.NEVER_STARTED,
+    reason = EndReason.RELEASED if work.persistent else EndReason.NEVER_STARTED
+    moved = claim_transitions.end_released(
+        db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=who, why=work.reason
     )
     if moved is None:
         return None
@@ -450,17 +374,9 @@ def end_retired(db: Connection, work: ReleaseWork, *, now: datetime, who: str) -
     if lock_claim(db, work.claim_id) is None:
         return False
     mark_gone(db, work.pod_uid, now=now)
-    moved = move_claim(
-        db,
-        "end_retired",
-        work.claim_id,
-        now=now,
-        who=who,
-        why="the Pod is gone",
-        values={"end_reason": ":end_reason"},
-        end_reason=EndReason.RETIRED,
+    return claim_transitions.end_retired(
+        db, work.claim_id, reason=EndReason.RETIRED, now=now, who=who, why="the Pod is gone"
     )
-    return moved is not None
 
 
 def mark_gone(db: Connection, pod_uid: str, *, now: datetime) -> None:
@@ -485,17 +401,8 @@ def end_without_pod(
         return False
     if not spent:
         mark_gone(db, claim.pod_uid, now=now)
-    moved = move_claim(
-        db,
-        "end_pod_spent" if spent else "end_pod_gone",
-        claim_id,
-        now=now,
-        who=who,
-        why=f"{describe(pod_ends.read(db, claim.pod_uid)) or 'the Pod has ended'}; {job_outcome.why}",
-        values={"end_reason": ":end_reason"},
-        end_reason=EndReason.POD_SPENT if spent else EndReason.POD_GONE,
-    )
-    if moved is None:
+    why = f"{describe(pod_ends.read(db, claim.pod_uid)) or 'the Pod has ended'}; {job_outcome.why}"
+    if not claim_transitions.end_without_pod(db, claim_id, spent=spent, now=now, who=who, why=why):
         return False
     if claim.job_id is not None:
         apply_job_outcome(db, claim.job_id, job_outcome, now=now, who=who)

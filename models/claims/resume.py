@@ -12,8 +12,7 @@ from models.claims.matching import WEB_ALIVE
 from models.claims.steps import notify_minted
 from models.db import epochs
 from models.db.sql import text
-from models.tables import claim_leases
-from models.tables.transitions import move_claim
+from models.tables import claim_leases, claim_transitions
 from models.upstream.backoffs import PROBE_DUE, PROBE_JOB
 
 PAGE = 200
@@ -86,17 +85,7 @@ def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: 
         {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": UNSTAMPS},
     )
     return [
-        claim_id
-        for claim_id in rows.scalars().all()
-        if move_claim(
-            db,
-            "stamp_removing",
-            claim_id,
-            now=now,
-            who=who,
-            why="the Pod of the claim stopped polling",
-            guard="AND state = 'minted' AND (leased_until IS NULL OR leased_until < :now)",
-        )
+        claim_id for claim_id in rows.scalars().all() if claim_transitions.remove_stamp(db, claim_id, now=now, who=who)
     ]
 
 

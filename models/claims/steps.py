@@ -1,23 +1,24 @@
 """Database work before and after two steps of a claim: the stamp and the mint.
 
-A step leases its claim with `lease`, does one operation outside Postgres, and ends with a guarded update that tests
-`chain_no` again. Even if the message of a step arrives several times, the step does not run twice while its lease is
-valid. A late execution of an older chain changes nothing (law L6).
+A step leases its claim (`models.tables.claim_leases`), does one operation outside Postgres, and ends with a guarded
+update that tests `chain_no` again (`models.tables.claim_transitions`). Even if the message of a step arrives several
+times, the step does not run twice while its lease is valid. A late execution of an older chain changes nothing (law
+L6).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import cast
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.db.sql import text
 from models.routing.installations import mark_working
-from models.tables import mint_attempts, pod_facts
-from models.tables.claim_leases import Leased, lease
-from models.tables.transitions import move_claim
+from models.tables import claim_leases, claim_transitions, mint_attempts, pod_facts
+from models.tables.claim_leases import Leased, Minting
+from models.tables.claims import Claim
 from models.upstream.backoffs import delete
 from rules.claims.machines import Purpose
 from rules.claims.mint_questions import REPOSITORY, asked_for
@@ -48,7 +49,7 @@ class StampWork(Annotated):
     job_id: int | None = None
 
 
-def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
+def stamp_work(db: Connection, row: Claim) -> StampWork:
     """Return the annotation work of a claim that was just leased."""
     pod = db.execute(
         text("SELECT namespace, name, stamp_value FROM runner_pods WHERE id = :id"), {"id": row.runner_pod_id}
@@ -56,13 +57,13 @@ def stamp_work(db: Connection, row: Row[Any]) -> StampWork:
     return StampWork(
         claim_id=row.id,
         chain_no=row.chain_no,
-        account_id=row.account_id,
+        account_id=cast("int", row.account_id),  # a claim with a stamp has an account
         namespace=pod.namespace,
         pod_name=pod.name,
         pod_uid=row.pod_uid,
         expected=pod.stamp_value,
         value=f"{row.id}.{row.stamp_no}",
-        lease_until=row.leased_until,
+        lease_until=cast("datetime", row.leased_until),
         job_id=row.job_id,
     )
 
@@ -71,19 +72,9 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
     """Lease a claim for its stamp. The stamp comes before the mint. A missing stamp is put on later (law L10).
 
     `chain_no` None stands for the current chain. Returns None if the claim needs no stamp now, if it has no account, or
-    if the lease cannot be acquired (`models.tables.claim_leases.lease`).
+    if the lease cannot be acquired (`models.tables.claim_leases`).
     """
-    row = lease(
-        db,
-        "lease_stamp",
-        claim_id,
-        chain_no=chain_no,
-        now=now,
-        # A claim that was rebuilt after a restore might have no account, and a stamp needs one.
-        guard="AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL"
-        " AND (stamp_after IS NULL OR stamp_after <= :now)",
-        values=", stamp_no = stamp_no + 1",
-    )
+    row = claim_leases.lease_stamp(db, claim_id, chain_no=chain_no, now=now)
     return None if row is None else stamp_work(db, row)
 
 
@@ -93,15 +84,7 @@ def begin_unstamp(db: Connection, claim_id: int, *, chain_no: int | None = None,
     `chain_no` None stands for the current chain. Returns None if the stamp of the claim is not `removing`, or if the
     lease cannot be acquired.
     """
-    row = lease(
-        db,
-        "lease_unstamp",
-        claim_id,
-        chain_no=chain_no,
-        now=now,
-        guard="AND state = 'minted' AND stamp = 'removing'",
-        values=", stamp_no = stamp_no + 1",
-    )
+    row = claim_leases.lease_unstamp(db, claim_id, chain_no=chain_no, now=now)
     return None if row is None else stamp_work(db, row)
 
 
@@ -123,61 +106,14 @@ def record_found(db: Connection, work: Annotated, *, seen: str, now: datetime) -
     return ours is not None
 
 
-def finish_stamp(
-    db: Connection,
-    work: StampWork,
-    name: str,
-    *,
-    error: str | None,
-    due_after: float,
-    stamp_after: datetime | None = None,
-    now: datetime,
-    who: str,
-) -> bool:
-    """Record the result of a stamp or an un-stamp, and end the lease.
-
-    `name` is the transition: `stamp_on`, `stamp_gave_up` or `stamp_off`. Returns False if the claim has changed, or if
-    another step has leased the claim. Without the second check, a stamp that took longer than its own lease could end
-    the lease of a mint.
-
-    `error` says why the stamp failed, or is None. The next step is due after `due_after` seconds. If the stamp of a
-    delivered claim was removed, `stamp_after` is the time at which the stamp is put on again. The stamp is put on
-    earlier if the poller of the Pod ends earlier.
-    """
-    moved = move_claim(
-        db,
-        name,
-        work.claim_id,
-        now=now,
-        who=who,
-        why=error or "the API server answered",
-        guard="AND chain_no = :chain_no AND leased_until = :until",
-        values={
-            "leased_until": "NULL",
-            "stamp_after": "CAST(:stamp_after AS timestamptz)",
-            "due_at": "CASE WHEN state IN ('delivered', 'executing') THEN CAST(:stamp_after AS timestamptz) "
-            "WHEN state = 'releasing' THEN :now ELSE CAST(:due AS timestamptz) END",
-            "last_error": ":error",
-        },
-        chain_no=work.chain_no,
-        until=work.lease_until,
-        due=now + timedelta(seconds=due_after),
-        stamp_after=stamp_after,
-        error=error,
-    )
-    return moved is not None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MintWork(Leased):
+class MintWork(Minting):
     """The data that a mint needs.
 
     `previous` is the runner name of an earlier attempt with an unknown result, or None if there is no such attempt.
     GitHub must be asked about the runner of the earlier attempt first.
     """
 
-    attempt_id: int
-    runner_name: str
     previous: str | None
     installation_id: int | None
     account_id: int
@@ -219,14 +155,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
     A claim is leased only if its stamp is `on` or `gave_up` (law L5). `suffix` makes the runner's name unique. Returns
     None if the lease cannot be acquired.
     """
-    row = lease(
-        db,
-        "lease_mint",
-        claim_id,
-        chain_no=chain_no,
-        now=now,
-        guard="AND stamp IN ('on', 'gave_up')",
-    )
+    row = claim_leases.lease_mint(db, claim_id, chain_no=chain_no, now=now)
     if row is None:
         return None
     pod_name: str = db.execute(
@@ -268,7 +197,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         runner_name=runner_name,
         previous=previous,
         installation_id=row.installation_id,
-        account_id=row.account_id,
+        account_id=cast("int", row.account_id),  # a claim with a stamp has an account
         job_id=row.job_id,
         repository=facts.repository,
         scope=facts.scope,
@@ -285,7 +214,7 @@ def begin_mint(db: Connection, claim_id: int, *, chain_no: int | None, suffix: s
         pod_name=pod_name,
         pod_uid=row.pod_uid,
         registers=row.purpose == Purpose.REGISTER,
-        lease_until=row.leased_until,
+        lease_until=cast("datetime", row.leased_until),
         probing=facts.probing,
     )
 
@@ -335,31 +264,8 @@ def commit_mint(
     If the claim has changed since the mint began, nothing is stored or sent. The attempt is recorded as minted in
     either case, so that the code that ends the claim finds the runner.
     """
-    moved = move_claim(
-        db,
-        "mint",
-        work.claim_id,
-        now=now,
-        who=who,
-        why="GitHub minted the JIT",
-        guard="AND chain_no = :chain_no AND EXISTS (SELECT FROM mint_attempts m WHERE m.id = :attempt_id "
-        "AND m.claim_id = claims.id AND m.outcome = 'open')",
-        values={
-            "jit": ":jit",
-            "runner_name": ":runner_name",
-            "runner_id": ":runner_id",
-            "minted_at": ":now",
-            "leased_until": "NULL",
-            "due_at": ":due",
-            "last_error": "NULL",
-        },
-        chain_no=work.chain_no,
-        attempt_id=work.attempt_id,
-        jit=jit,
-        runner_name=work.runner_name,
-        runner_id=runner_id,
-        due=now + timedelta(seconds=due_after),
-    )
+    due_at = now + timedelta(seconds=due_after)
+    moved = claim_transitions.mint(db, work, runner_id=runner_id, jit=jit, due_at=due_at, now=now, who=who)
     mint_attempts.close(db, work.attempt_id, outcome="minted", now=now, runner_id=runner_id)
     recovered = delete(
         db,

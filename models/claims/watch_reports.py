@@ -10,8 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from models.claims.releases import apply_job_outcome, lock_job
-from models.tables import claim_jobs, executions
-from models.tables.transitions import move_claim, move_jobs
+from models.tables import claim_jobs, executions, job_transitions
 from rules.claims.job_outcomes import JobOutcome
 
 
@@ -62,16 +61,6 @@ def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
     return list(rows.scalars())
 
 
-def execute_unidentified(db: Connection, claim_id: int, *, now: datetime, who: str, why: str) -> bool:
-    """Record that a claim's runner executes a job, although it is not known which job.
-
-    The claim keeps its present job for now. Returns False if the claim was never delivered, or if it is neither
-    `delivered` nor `releasing` now.
-    """
-    moved = move_claim(db, "execute", claim_id, now=now, who=who, why=why, guard="AND delivered_at IS NOT NULL")
-    return moved is not None
-
-
 def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
     """Return claims that have been `executing` for more than `older_than` seconds without a recorded execution.
 
@@ -97,7 +86,7 @@ def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str,
     """
     if not _still_unidentified(db, claim_id, job_id):
         return False
-    move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
+    job_transitions.run(db, job_id, now=now, who=who, why=why)
     executions.insert_for_claim(db, claim_id, job_id=job_id, now=now)
     return True
 

@@ -15,19 +15,16 @@ from functools import partial
 from sqlalchemy import Connection
 
 from models.claims import runner_failures
-from models.claims.releases import request_release
 from models.db.engine import after_commit
 from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
-from models.tables import claim_jobs, executions
-from models.tables.transitions import move_claim, move_jobs
+from models.tables import claim_jobs, claim_transitions, executions, job_transitions
 from ostler import telemetry
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState
 from rules.intake.bindings import ClaimView, JobView, Loss, Runner, judge_runner, loss_of, may_swap
 from rules.intake.events import WorkflowJobEvent
 
-_NO_HOLD = {"hold_reason": "NULL", "hold_detail": "NULL", "not_before": "NULL"}
 log = get_logger(__name__)
 
 
@@ -90,16 +87,8 @@ def _run(batch: _Batch, event: WorkflowJobEvent) -> None:
     if event.runner_name:
         _bind(batch, job, runner_name=event.runner_name, started=started)
     if job.state != JobState.RUNNING:
-        move_jobs(
-            batch.db,
-            "job_run",
-            [job.id],
-            now=batch.now,
-            who=batch.who,
-            why=f"in_progress on {event.runner_name or 'a runner without a name'}",
-            values=_NO_HOLD | {"started_at": ":started"},
-            started=started,
-        )
+        why = f"in_progress on {event.runner_name or 'a runner without a name'}"
+        job_transitions.start(batch.db, job.id, started=started, now=batch.now, who=batch.who, why=why)
         job.state = JobState.RUNNING
 
 
@@ -111,22 +100,14 @@ def _complete(batch: _Batch, event: WorkflowJobEvent) -> None:
     if event.runner_name:
         _bind(batch, job, runner_name=event.runner_name, started=event.started_at or batch.now)
     if job.state != JobState.COMPLETED:
-        move_jobs(
+        job_transitions.finish(
             batch.db,
-            "job_finish",
-            [job.id],
+            event,
+            ended=ended,
+            started=event.started_at if runner_name else None,
             now=batch.now,
             who=batch.who,
             why=f"completed on {runner_name}" if runner_name else "completed without a runner",
-            values=_NO_HOLD
-            | {
-                "conclusion": ":conclusion",
-                "completed_at": ":ended",
-                "started_at": "coalesce(t.started_at, CAST(:started AS timestamptz))",
-            },
-            conclusion=event.conclusion,
-            ended=ended,
-            started=event.started_at if runner_name else None,
         )
         job.state = JobState.COMPLETED
     claim = _end_execution(batch, job, ended=ended)
@@ -171,9 +152,8 @@ def _bind(batch: _Batch, job: JobView, *, runner_name: str, started: datetime) -
         _count_remap(batch, job, runner_name, claim, loser)
         _remap(batch, job, claim, loser)
     if claim.state != ClaimState.EXECUTING:
-        moved = move_claim(
-            batch.db, "execute", claim.id, now=batch.now, who=batch.who, why=f"job {job.id} started on {runner_name}"
-        )
+        why = f"job {job.id} started on {runner_name}"
+        moved = claim_transitions.execute(batch.db, claim.id, now=batch.now, who=batch.who, why=why)
         if moved is not None and moved.delivered_at is not None:
             batch.bound.starts.append((claim.pool, max(0.0, (batch.now - moved.delivered_at).total_seconds())))
         claim.state = ClaimState.EXECUTING
@@ -224,14 +204,8 @@ def _remap(batch: _Batch, job: JobView, claim: ClaimView, loser: ClaimView | Non
         else:
             _lose(batch, loser, reason="remapped")
     if former is not None and not swap and former.state == JobState.CLAIMED:
-        move_jobs(
-            batch.db,
-            "job_requeue",
-            [former.id],
-            now=batch.now,
-            who=batch.who,
-            why=f"the runner of its claim executes job {job.id} instead",
-        )
+        why = f"the runner of its claim executes job {job.id} instead"
+        job_transitions.requeue(batch.db, former.id, now=batch.now, who=batch.who, why=why)
         former.state = JobState.QUEUED
         if former.pool_id is not None:
             batch.bound.wakes.add(former.pool_id)
@@ -261,7 +235,9 @@ def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
     if loss is Loss.SPARE:
         claim_jobs.make_spare(batch.db, claim.id, now=batch.now)
         batch.bound.wakes.add(claim.pool_id)  # the matcher gives jobs to spares before it claims warm Pods
-    elif loss is Loss.RELEASE and request_release(batch.db, claim.id, reason=reason, now=batch.now, who=batch.who):
+    elif loss is Loss.RELEASE and claim_transitions.request_release(
+        batch.db, claim.id, reason=reason, now=batch.now, who=batch.who
+    ):
         # The lease stays, so that the release waits until a running step has ended.
         claim.state = ClaimState.RELEASING
         batch.bound.releases.append(claim.id)
@@ -326,28 +302,14 @@ def _end_execution(batch: _Batch, job: JobView, *, ended: datetime) -> ClaimView
 
 
 def _end_claim(batch: _Batch, claim: ClaimView) -> None:
-    moved = move_claim(
-        batch.db,
-        "end_completed",
-        claim.id,
-        now=batch.now,
-        who=batch.who,
-        why="the job of the claim is completed",
-        values={"end_reason": "'completed'", "spare_since": "NULL"},
-    )
+    why = "the job of the claim is completed"
+    moved = claim_transitions.end_completed(batch.db, claim.id, now=batch.now, who=batch.who, why=why)
     if moved is None:
         return
     if moved.job_id is not None:
         # An anomaly: the claim ends, but has another job. That job must not stay `claimed` without a claim (law L4).
-        requeued = move_jobs(
-            batch.db,
-            "job_requeue",
-            [moved.job_id],
-            now=batch.now,
-            who=batch.who,
-            why="the claim of the job ended for another job",
-            guard="AND state = 'claimed'",
-        )
+        why = "the claim of the job ended for another job"
+        requeued = job_transitions.requeue(batch.db, moved.job_id, claimed=True, now=batch.now, who=batch.who, why=why)
         batch.bound.wakes.update(row.pool_id for row in requeued if row.pool_id is not None)
     del batch.locked.claims[claim.id]
     batch.freed.add(claim.account_id)

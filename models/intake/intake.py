@@ -24,8 +24,7 @@ from models.pools.pools import routes
 from models.routing import run_origins
 from models.routing.accounts import NewAccount, ensure_accounts
 from models.routing.runner_groups import GroupBook, Wanted
-from models.tables import job_inserts
-from models.tables.transitions import move_jobs
+from models.tables import job_inserts, job_transitions
 from models.upstream.backoffs import Standing, keys_of, standing
 from rules.claims.fairness import Budget
 from rules.claims.machines import JobState
@@ -389,24 +388,7 @@ def _make_ready(
     ready = _Ready()
     for event in events:
         routed = router.route(event)
-        moved = move_jobs(
-            db,
-            "job_ready",
-            [event.job_id],
-            now=now,
-            who=who,
-            why=event.action,
-            values={
-                "pool_id": "CAST(:pool AS bigint)",
-                "hold_reason": "CAST(:hold AS text)",
-                "hold_detail": "CAST(:detail AS text)",
-                "not_before": "CAST(:not_before AS timestamptz)",
-            },
-            pool=routed.pool_id,
-            hold=routed.hold,
-            detail=routed.detail,
-            not_before=routed.not_before,
-        )
+        moved = job_transitions.make_ready(db, event.job_id, routed, now=now, who=who, why=event.action)
         if moved and routed.hold is None:
             ready.pools.add(routed.pool_id)
         if moved and router.asks(event):

@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.claims.matching import POOL_LOCK_WITHIN
-from models.claims.releases import insert_retire, request_release
+from models.claims.releases import insert_retire
 from models.db.sql import text
-from models.tables import pod_births
+from models.tables import claim_transitions, pod_births
 from rules.pools.pool_plan import TICK, PoolPlan, Why
 from rules.pools.starts import Starts, Trouble, accepted, failed, over_quota, refused
 
@@ -166,7 +166,7 @@ def _unregister(db: Connection, plan: PoolPlan, *, now: datetime, who: str) -> d
     return {
         row.claim_id: wanted[row.id].why
         for row in rows
-        if request_release(db, row.claim_id, reason=str(wanted[row.id]), now=now, who=who)
+        if claim_transitions.request_release(db, row.claim_id, reason=str(wanted[row.id]), now=now, who=who)
     }
 
 

@@ -14,10 +14,18 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.claims.names import REPOSITORY_ID
-from models.claims.releases import lock_claim, request_release
+from models.claims.releases import lock_claim
 from models.db.sql import text
-from models.tables import claim_checks, claim_inserts, claim_jobs, job_holds, mint_attempts, pod_facts
-from models.tables.transitions import move_claim, move_jobs
+from models.tables import (
+    claim_checks,
+    claim_inserts,
+    claim_jobs,
+    claim_transitions,
+    job_holds,
+    job_transitions,
+    mint_attempts,
+    pod_facts,
+)
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
 from rules.restore.restoring import Act, PodVerdict, Registered, RowClaim
 from rules.routing.holds import HoldReason
@@ -182,7 +190,7 @@ def apply(db: Connection, pod: Pod, verdict: PodVerdict, seen: RowClaim | None, 
         case Act.RELEASE:
             claim_id = kept or _insert(db, pod, verdict.runner, why=verdict.why, now=now)
             _register(db, claim_id, pod.runners, now=now)
-            request_release(
+            claim_transitions.request_release(
                 db,
                 claim_id,
                 reason="Postgres was restored to an earlier state, and nothing was delivered to the Pod",
@@ -195,7 +203,7 @@ def apply(db: Connection, pod: Pod, verdict: PodVerdict, seen: RowClaim | None, 
             _register(db, claim_id, pod.runners, now=now)
             claim_checks.show_stamp(db, claim_id, Stamp.ON if pod.stamped else Stamp.GAVE_UP)
             if verdict.act is Act.REGISTER:
-                _hand_over(db, claim_id, verdict.runner, why=verdict.why, now=now)
+                claim_transitions.hand_over(db, claim_id, verdict.runner, why=verdict.why, now=now, who=WHO)
                 return _state(db, claim_id) in {ClaimState.DELIVERED, ClaimState.RELEASING}
             return _deliver(db, claim_id, verdict.runner, why=verdict.why, now=now)
 
@@ -210,31 +218,13 @@ def _drop(db: Connection, claim: RowClaim, *, why: str, now: datetime) -> None:
     The job of the claim is held until GitHub reports the state of the job.
     """
     if claim.purpose is Purpose.RETIRE:
-        move_claim(
-            db,
-            "end_retired",
-            claim.id,
-            now=now,
-            who=WHO,
-            why=why,
-            values={"end_reason": ":end_reason"},
-            end_reason=EndReason.RELEASED,
-        )
+        claim_transitions.end_retired(db, claim.id, reason=EndReason.RELEASED, now=now, who=WHO, why=why)
         return
-    request_release(db, claim.id, reason=why, now=now, who=WHO)
-    moved = move_claim(
-        db,
-        "end_released",
-        claim.id,
-        now=now,
-        who=WHO,
-        why=why,
-        values={"end_reason": ":end_reason"},
-        end_reason=EndReason.RELEASED,
-    )
+    claim_transitions.request_release(db, claim.id, reason=why, now=now, who=WHO)
+    moved = claim_transitions.end_released(db, claim.id, reason=EndReason.RELEASED, now=now, who=WHO, why=why)
     if moved is not None and moved.job_id is not None:
         hold(db, [moved.job_id])
-        move_jobs(db, "job_requeue", [moved.job_id], now=now, who=WHO, why=why)
+        job_transitions.requeue(db, moved.job_id, now=now, who=WHO, why=why)
 
 
 def _insert(db: Connection, pod: Pod, runner: Registered | None, *, why: str, now: datetime) -> int:
@@ -271,32 +261,12 @@ def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: s
     `releasing`, the release would treat it as never delivered, and would free a Pod that might hold a JIT. Returns
     False if the claim cannot make the transition.
     """
-    _hand_over(db, claim_id, runner, why=why, now=now)
+    claim_transitions.hand_over(db, claim_id, runner, why=why, now=now, who=WHO)
     idle = runner is not None and runner.online and not runner.busy
     if idle and _state(db, claim_id) is ClaimState.DELIVERED:
-        claim_jobs.make_spare(db, claim_id, guard="AND state = 'delivered' AND job_id IS NULL", now=now)
+        claim_jobs.make_spare(db, claim_id, now=now)
         return True
-    values = {"delivered_at": "coalesce(t.delivered_at, :now)", **_named(runner)}
-    return move_claim(db, "execute", claim_id, now=now, who=WHO, why=why, values=values, **_known(runner)) is not None
-
-
-def _hand_over(db: Connection, claim_id: int, runner: Registered | None, *, why: str, now: datetime) -> None:
-    """Mint and deliver a claim, as far as its state allows."""
-    named, known = _named(runner), _known(runner)
-    move_claim(db, "mint", claim_id, now=now, who=WHO, why=why, values={"minted_at": ":now", **named}, **known)
-    delivered = {"delivered_at": ":now", "due_at": "NULL", "leased_until": "NULL", **named}
-    move_claim(db, "deliver", claim_id, now=now, who=WHO, why=why, values=delivered, **known)
-
-
-def _named(runner: Registered | None) -> dict[str, str]:
-    return {} if runner is None else {"runner_name": ":runner", "runner_id": ":runner_id"}
-
-
-def _known(runner: Registered | None) -> dict[str, Any]:
-    return {
-        "runner": None if runner is None else runner.name,
-        "runner_id": None if runner is None else runner.id,
-    }
+    return claim_transitions.execute_handed_over(db, claim_id, runner, why=why, now=now, who=WHO)
 
 
 def hold(db: Connection, job_ids: Sequence[int]) -> None:

@@ -9,11 +9,11 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models.claims.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
-from models.claims.releases import Registration, apply_job_outcome, insert_retire, lock_claim, request_release
+from models.claims.releases import Registration, apply_job_outcome, insert_retire, lock_claim
 from models.db.sql import text
-from models.tables.transitions import move_claim
+from models.tables import claim_transitions
 from rules.claims.job_outcomes import JobOutcome
-from rules.claims.machines import ClaimState, EndReason
+from rules.claims.machines import ClaimState
 
 LIMIT = 1000
 """Maximum number of rows that one query returns. The next tick checks the other rows."""
@@ -195,23 +195,13 @@ def reap_finished(
     Return None if the claim has changed since `pod` was read, or if the retire claim cannot be inserted.
     """
     if pod.state == ClaimState.DELIVERED:
-        begun = request_release(db, pod.claim_id, reason=why, now=now, who=who)
+        begun = claim_transitions.request_release(db, pod.claim_id, reason=why, now=now, who=who)
         return Reaped(pod.claim_id, None) if begun else None
     if pod.state == ClaimState.EXECUTING:
         claim = lock_claim(db, pod.claim_id)
         if claim is None or claim.job_id != pod.job_id:
             return None
-        moved = move_claim(
-            db,
-            "end_completed",
-            pod.claim_id,
-            now=now,
-            who=who,
-            why=why,
-            guard="AND state = 'executing'",
-            values={"end_reason": ":end_reason", "spare_since": "NULL"},
-            end_reason=EndReason.COMPLETED,
-        )
+        moved = claim_transitions.end_completed(db, pod.claim_id, executing=True, now=now, who=who, why=why)
         if moved is None:
             return None
         # A job must not stay claimed without a claim (law L4).

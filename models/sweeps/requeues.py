@@ -7,10 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from models.claims import releases
 from models.db.sql import text
 from models.sweeps.rematch import route_at_once
-from models.tables import changes, job_holds
+from models.tables import changes, claim_transitions, job_holds
 from rules.changes import Author, ChangeKind
 from rules.claims.machines import ClaimState, JobState
 from rules.claims.requeues import Requeue, judge, sentence
@@ -61,7 +60,7 @@ def requeue(db: Connection, job_id: int, *, by: Author) -> Requeued | None:
         before, after = {"asks_github": False}, {"asks_github": True}
     elif action is Requeue.RELEASE and claim is not None:
         reason = f"{by} asked to queue the job again"
-        if releases.request_release(db, claim.id, reason=reason, now=by.at, who=str(by)):
+        if claim_transitions.request_release(db, claim.id, reason=reason, now=by.at, who=str(by)):
             before, after, released = {"claim": claim.state}, {"claim": ClaimState.RELEASING}, claim.id
     name = f"{job.repository}: {job.name}"[:MOST_NAME]
     changes.record(db, ChangeKind.JOB, name, object_id=job_id, before=before, after=after, by=by)

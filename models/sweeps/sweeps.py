@@ -16,8 +16,7 @@ from models.claims import runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.claims.releases import apply_job_outcome, lock_job
 from models.db.sql import text
-from models.tables import claim_jobs, executions
-from models.tables.transitions import move_claim, move_jobs
+from models.tables import claim_jobs, claim_transitions, executions, job_transitions
 from rules.claims.job_outcomes import JobOutcome
 
 
@@ -155,27 +154,16 @@ def set_executing(
     """
     if job_id is not None:
         lock_job(db, job_id)
-    own = "AND job_id IS NOT DISTINCT FROM CAST(:job_id AS bigint)"
     keeps = job_outcome is None or job_id is None
-    moved = move_claim(
-        db,
-        "execute",
-        claim_id,
-        now=now,
-        who=who,
-        why=why,
-        guard=own,
-        values={} if keeps else {"job_id": "NULL"},
-        job_id=job_id,
-    )
-    if moved is not None:
+    moved = claim_transitions.execute_busy(db, claim_id, job_id=job_id, keeps_job=keeps, now=now, who=who, why=why)
+    if moved:
         runner_failures.executed(db, [claim_id], now=now)
-    if moved is None or job_id is None:
-        return moved is not None
+    if not moved or job_id is None:
+        return moved
     if job_outcome is not None:
         apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
         return True
-    move_jobs(db, "job_run", [job_id], now=now, who=who, why=why)
+    job_transitions.run(db, job_id, now=now, who=who, why=why)
     executions.insert_for_claim(db, claim_id, job_id=job_id, now=now)
     return True
 
@@ -188,14 +176,7 @@ def make_spare(db: Connection, claim_id: int, *, job_id: int, job_outcome: JobOu
     False if the claim has changed since the caller read it.
     """
     lock_job(db, job_id)
-    taken = claim_jobs.make_spare(
-        db,
-        claim_id,
-        guard="AND job_id = :job_id AND state = 'delivered'",
-        values=", job_id = NULL, changed_at = :now",
-        job_id=job_id,
-        now=now,
-    )
+    taken = claim_jobs.take_job(db, claim_id, job_id=job_id, now=now)
     if taken:
         apply_job_outcome(db, job_id, job_outcome, now=now, who=who)
     return taken

@@ -11,8 +11,7 @@ from sqlalchemy import Connection
 from models.claims.names import SCOPE_NOW
 from models.claims.releases import Registration, apply_job_outcome, lock_job
 from models.db.sql import text
-from models.tables import job_holds
-from models.tables.transitions import move_jobs
+from models.tables import job_holds, job_transitions
 from rules.claims.machines import EndReason, JobState
 from rules.routing.holds import HoldReason
 from rules.sweeps.unresolved import Move, Unresolved, UnresolvedVerdict
@@ -139,16 +138,7 @@ def apply_verdict(db: Connection, job: UnresolvedJob, verdict: UnresolvedVerdict
     job_holds.end_question(db, job.id)
     match verdict.move:
         case Move.READY:
-            move_jobs(
-                db,
-                "job_ready",
-                [job.id],
-                now=now,
-                who=who,
-                why=verdict.job_outcome.why,
-                values={"pool_id": "NULL", "hold_reason": ":hold"},
-                hold=HoldReason.NO_POOL,
-            )
+            job_transitions.make_ready_without_pool(db, job.id, now=now, who=who, why=verdict.job_outcome.why)
         case Move.FOLLOW:
             apply_job_outcome(db, job.id, verdict.job_outcome, now=now, who=who)
         case Move.LIFT | Move.KEEP:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -39,16 +38,21 @@ def give_to_spares(db: Connection, jobs: Mapping[int, int], *, now: datetime) ->
     )
 
 
-def make_spare(
-    db: Connection, claim_id: int, *, guard: str = "", values: str = "", now: datetime, **parameters: Any
-) -> bool:
-    """Turn a claim into a spare. Return False if the claim does not satisfy `guard`.
+def make_spare(db: Connection, claim_id: int, *, now: datetime) -> None:
+    """Turn a delivered claim without a job into a spare."""
+    db.execute(
+        text("UPDATE claims SET spare_since = :now WHERE id = :id AND state = 'delivered' AND job_id IS NULL"),
+        {"now": now, "id": claim_id},
+    )
 
-    `guard` is an SQL condition. `values` is SQL that sets further columns. `guard` and `values` can refer to the
-    columns of the claim and to `parameters`.
-    """
+
+def take_job(db: Connection, claim_id: int, *, job_id: int, now: datetime) -> bool:
+    """Turn a delivered claim that has this job into a spare. Return False if the claim does not qualify."""
     made = db.execute(
-        text(f"UPDATE claims SET spare_since = :now{values} WHERE id = :id {guard}"),
-        {"now": now, "id": claim_id, **parameters},
+        text("""
+            UPDATE claims SET spare_since = :now, job_id = NULL, changed_at = :now
+            WHERE id = :id AND job_id = :job_id AND state = 'delivered'
+        """),
+        {"now": now, "id": claim_id, "job_id": job_id},
     )
     return made.rowcount > 0

@@ -1,7 +1,8 @@
 """Leases of claims, and the times at which claims are due.
 
-A step first takes a lease on its claim (`lease`). Then the step does its one operation outside Postgres. The step ends
-with a guarded update that tests `chain_no` again, or with `give_back`.
+A step first takes a lease on its claim, for example with `lease_stamp`. Then the step does its one operation outside
+Postgres. The step ends with a guarded update that tests `chain_no` again, or with `give_back`. The description of
+`_lease` says when a lease is refused.
 
 A transition can write `leased_until` and `due_at` together with the state (`models.tables.transitions`). If the state
 does not change, only this module writes these columns.
@@ -12,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Row
 
 from models.db import epochs
 from models.db.engine import record_point
 from models.db.sql import text
+from models.tables.claims import Claim
 from models.tables.stalls import OVERDUE, OVERDUE_SINCE
 from rules.claims.machines import allowed
 
@@ -34,7 +36,7 @@ QUEUES = ("dispatch", "github", "retire")
 _FOUND = f"c.stalled_cause IS NULL AND {OVERDUE}"
 
 
-def lease(
+def _lease(
     db: Connection,
     name: str,
     claim_id: int,
@@ -42,14 +44,14 @@ def lease(
     chain_no: int | None,
     now: datetime,
     guard: str = "",
-    values: str = "",
+    sets: str = "",
     trusted: bool = True,
-    **parameters: Any,
-) -> Row[Any] | None:
-    """Lease a claim for the step `name`, and return the row of the claim.
+    **given: Any,
+) -> Claim | None:
+    """Lease a claim for the step `name`, and return the row of the claim, with the columns of the class `Claim`.
 
     The transition table determines the duration of the lease. If `chain_no` is None, any chain number is accepted.
-    `guard` is a further SQL condition, and `values` is SQL that sets further columns.
+    `guard` is a further SQL condition, and `sets` is SQL that sets further columns.
 
     Return None if any of these conditions is true:
 
@@ -66,7 +68,7 @@ def lease(
     row = db.execute(
         text(f"""
             UPDATE claims SET leased_until = :until,
-                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END {values}
+                   due_at = CASE WHEN state IN ('delivered', 'executing') THEN due_at ELSE :until END{sets}
             WHERE id = :id AND ended_at IS NULL AND purpose = ANY(:purposes) AND state = ANY(:sources)
               AND (CAST(:chain_no AS bigint) IS NULL OR chain_no = :chain_no)
               AND (leased_until IS NULL OR leased_until < :now) AND {rows} {guard}
@@ -79,12 +81,82 @@ def lease(
             "chain_no": chain_no,
             "now": now,
             "until": now + timedelta(seconds=transition.seconds),
-            **parameters,
+            **given,
         },
     ).one_or_none()
     if row is not None:
         record_point(db, name, machine=transition.machine, rows=1)
-    return row
+    return cast("Claim | None", row)
+
+
+_WRITES = ", stamp_no = stamp_no + 1"  # before the step writes the annotation of the Pod
+
+
+def lease_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> Claim | None:
+    """Lease a claim for its stamp, unless it needs no stamp now or has no account."""
+    # A claim that was rebuilt after a restore might have no account, and a stamp needs one.
+    guard = """AND (state <> 'claimed' OR stamp = 'none') AND stamp <> 'removing' AND account_id IS NOT NULL
+        AND (stamp_after IS NULL OR stamp_after <= :now)"""
+    return _lease(db, "lease_stamp", claim_id, chain_no=chain_no, now=now, guard=guard, sets=_WRITES)
+
+
+def lease_mint(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> Claim | None:
+    """Lease a claim for its mint, if its stamp is `on` or `gave_up` (law L5)."""
+    guard = "AND stamp IN ('on', 'gave_up')"
+    return _lease(db, "lease_mint", claim_id, chain_no=chain_no, now=now, guard=guard)
+
+
+def lease_unstamp(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> Claim | None:
+    """Lease a minted claim whose stamp is `removing` for its un-stamp."""
+    guard = "AND state = 'minted' AND stamp = 'removing'"
+    return _lease(db, "lease_unstamp", claim_id, chain_no=chain_no, now=now, guard=guard, sets=_WRITES)
+
+
+def lease_unstamp_again(db: Connection, claim_id: int, *, delivered_at: datetime, now: datetime) -> Claim | None:
+    """Lease a claim that was last delivered at `delivered_at` for its un-stamp, unless its poller has ended."""
+    guard = """
+        AND state = 'delivered' AND delivered_at = :delivered_at
+        AND (stamp = 'removing'  -- an un-stamp that has begun continues; then the stamp is put on again
+             OR stamp = 'on' AND NOT EXISTS (
+                 SELECT FROM runner_pods p WHERE p.id = claims.runner_pod_id AND p.poller_ended_at IS NOT NULL))
+    """
+    return _lease(
+        db,
+        "lease_unstamp",
+        claim_id,
+        chain_no=None,
+        now=now,
+        guard=guard,
+        sets=_WRITES,
+        delivered_at=delivered_at,
+    )
+
+
+def lease_release(
+    db: Connection, claim_id: int, *, chain_no: int | None, undelivered_since: datetime | None = None, now: datetime
+) -> Claim | None:
+    """Lease a `releasing` claim for its release, and raise its chain number.
+
+    With `undelivered_since`, the epoch need not be confirmed. Only a claim is then leased that was never delivered, and
+    that has been `releasing` since that time or longer.
+    """
+    untrusted = "" if undelivered_since is None else "AND delivered_at IS NULL AND changed_at <= :undelivered_since"
+    return _lease(
+        db,
+        "lease_release",
+        claim_id,
+        chain_no=chain_no,
+        now=now,
+        guard=untrusted,
+        sets=f"{_WRITES}, chain_no = chain_no + 1",
+        trusted=undelivered_since is None,
+        undelivered_since=undelivered_since,
+    )
+
+
+def lease_retire(db: Connection, claim_id: int, *, chain_no: int | None, now: datetime) -> Claim | None:
+    """Lease a `retire` claim for its step."""
+    return _lease(db, "lease_retire", claim_id, chain_no=chain_no, now=now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +166,14 @@ class Leased:
     claim_id: int
     chain_no: int
     lease_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minting(Leased):
+    """A claim that is leased for its mint, with the open attempt and the recorded name of the runner."""
+
+    attempt_id: int
+    runner_name: str
 
 
 def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, undoes: bool = False) -> None:
@@ -126,17 +206,42 @@ def give_back(db: Connection, work: Leased, *, due_at: datetime, error: str, und
     )
 
 
-def set_due(db: Connection, which: str, *, due_at: datetime, values: str = "", **parameters: Any) -> Sequence[int]:
-    """Set the time at which claims are due, and return the ids of the changed claims.
+def postpone_suspects(
+    db: Connection, *, delivered_before: datetime, due_at: datetime, limit: int, now: datetime
+) -> Sequence[int]:
+    """Set the next check of suspects that are due for a check, and return these claims (`models.claims.cuts`).
 
-    `which` is the SQL condition that selects the claims. `values` is SQL that sets further columns. `which` and
-    `values` can refer to the columns of `claims` and to `parameters`.
+    A suspect is a stamped claim that was delivered before `delivered_before`, and whose poller has not ended.
     """
     rows = db.execute(
-        text(f"UPDATE claims SET due_at = :due_at{values} WHERE {which} RETURNING id"),
-        {"due_at": due_at, **parameters},
+        text(f"""
+            UPDATE claims SET due_at = :due_at WHERE id IN (
+                SELECT c.id FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id
+                WHERE c.ended_at IS NULL AND c.state = 'delivered' AND c.stamp = 'on'
+                  AND (c.purpose = 'job' OR (c.purpose = 'register' AND c.online_at IS NULL))
+                  AND c.spare_since IS NULL AND c.delivered_at <= :before AND (c.due_at IS NULL OR c.due_at < :now)
+                  AND (c.leased_until IS NULL OR c.leased_until < :now)
+                  AND p.poller_ended_at IS NULL AND p.terminal_at IS NULL AND p.gone_at IS NULL AND {epochs.TRUSTED}
+                ORDER BY c.due_at NULLS FIRST LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED)
+            RETURNING id
+        """),
+        {"due_at": due_at, "before": delivered_before, "limit": limit, "now": now},
     )
     return rows.scalars().all()
+
+
+def set_stamp_due(db: Connection, claim_id: int, *, due_at: datetime, stamp_after: datetime | None) -> None:
+    """Make the stamp of a delivered or executing claim due, unless it is on. No stamp is put on before `stamp_after`.
+
+    `stamp_after` None stands for no limit.
+    """
+    db.execute(
+        text("""
+            UPDATE claims SET due_at = :due_at, stamp_after = CAST(:stamp_after AS timestamptz)
+            WHERE id = :id AND ended_at IS NULL AND state IN ('delivered', 'executing') AND stamp <> 'on'
+        """),
+        {"id": claim_id, "due_at": due_at, "stamp_after": stamp_after},
+    )
 
 
 def raise_chains(

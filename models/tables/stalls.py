@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import CheckConstraint, Connection, Index, Row
+from sqlalchemy import CheckConstraint, Connection, Index
 from sqlalchemy.orm import Mapped
 
 from models.db.base import Base, Serial
 from models.db.engine import after_commit
 from models.db.sql import text
+from models.tables.claims import Claim
 from ostler import telemetry
 from rules.claims.machines import allowed
 from rules.claims.stalls import PATHS, After, Cause, FoundBy, after
@@ -90,13 +90,13 @@ def mark(db: Connection, claim_id: int, cause: Cause, found_by: FoundBy, *, now:
     )
 
 
-def moved(db: Connection, name: str, rows: Sequence[Row[Any]], *, now: datetime) -> None:
+def moved(db: Connection, name: str, rows: Sequence[Claim], *, now: datetime) -> None:
     """Remove the marks of stalls that a transition has ended, and record these stalls.
 
     `name` is the name of the transition, and `rows` are the moved claims.
     """
     for row in rows:
-        if row.stalled_at is None:
+        if row.stalled_at is None or row.stalled_cause is None or row.stalled_found_by is None:
             continue
         cause = Cause(row.stalled_cause)
         left = after(cause, name)

@@ -1,21 +1,25 @@
-"""Transitions of jobs, claims and stamps. The table in `rules.claims.machines` defines the transitions.
+"""Engine of the transitions of jobs, claims and stamps. The table in `rules.claims.machines` defines the transitions.
 
 One statement checks the present state, writes the new state and inserts the event. `insert_events` writes the events of
-new rows.
+new rows. `models.tables.claim_transitions` and `models.tables.job_transitions` have one function per transition. Only
+these modules may call `move_claim` and `move_jobs` with SQL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
-from sqlalchemy import Connection, Row, TextClause
+from sqlalchemy import Connection, Row
 
 from models.db.engine import record_point
 from models.db.prepared import Prepared
 from models.db.sql import text
 from models.tables import stalls
+from models.tables.claims import Claim
+from models.tables.jobs import Job
 from ostler import telemetry
 from rules.claims.machines import TRANSITIONS, Machine, allowed
 
@@ -23,11 +27,17 @@ for _transition in TRANSITIONS.values():
     telemetry.TRANSITIONS.labels(_transition.machine, _transition.name)
 
 
-def _sets(values: Mapping[str, str]) -> str:
-    return "".join(f", {column} = {expression}" for column, expression in values.items())
+_ENDED = ", ended_at = :now, jit = NULL, leased_until = NULL, due_at = NULL"
+# The poller of the Pod has ended, so that a stamp interrupts no poll. A missing stamp is added again now.
+_EXECUTING = """, jit = NULL, leased_until = NULL, spare_since = NULL, stamp_after = NULL,
+    due_at = CASE WHEN stamp IN ('removing', 'off') THEN CAST(:now AS timestamptz) END,
+    stamp = CASE WHEN stamp = 'removing' THEN 'off' ELSE stamp END"""
+# The job might have lost its pool while it was claimed. The hold `no_pool` lets `rematch` find a new pool.
+_REQUEUED = ", hold_reason = CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
 
 
-def _moving(table: str, guard: str, state: str, values: Mapping[str, str], *, columns: str = "t.*") -> str:
+@cache
+def _moving(table: str, guard: str, state: str, sets: str, *, columns: str = "t.*") -> str:
     event = table.removesuffix("s")
     # The row is locked first, so that the event's from_state is the state that the row leaves.
     return f"""
@@ -36,7 +46,7 @@ def _moving(table: str, guard: str, state: str, values: Mapping[str, str], *, co
             WHERE id = ANY(:ids) AND {state} = ANY(:sources) {guard}
             ORDER BY id FOR NO KEY UPDATE
         ), moved AS (
-            UPDATE {table} t SET {state} = :target, changed_at = :now {_sets(values)}
+            UPDATE {table} t SET {state} = :target, changed_at = :now{sets}
             FROM old WHERE t.id = old.id
             RETURNING {columns}, old.from_state, old.changed_at AS left_at
         ), events AS (
@@ -49,9 +59,6 @@ def _moving(table: str, guard: str, state: str, values: Mapping[str, str], *, co
     """
 
 
-_STATEMENTS: dict[tuple[str, str, str, tuple[tuple[str, str], ...]], TextClause] = {}
-
-
 def _move(
     db: Connection,
     name: str,
@@ -61,8 +68,8 @@ def _move(
     who: str,
     why: str,
     guard: str,
-    values: Mapping[str, str],
-    parameters: Mapping[str, Any],
+    sets: str,
+    given: Mapping[str, Any],
 ) -> Sequence[Row[Any]]:
     transition = allowed(name)
     table = "jobs" if transition.machine is Machine.JOB else "claims"
@@ -71,11 +78,8 @@ def _move(
         guard += " AND ended_at IS NULL"
         if transition.machine is Machine.CLAIM:
             guard += " AND purpose = ANY(:purposes)"
-    key = (table, state, guard, tuple(values.items()))
-    if (statement := _STATEMENTS.get(key)) is None:
-        statement = _STATEMENTS.setdefault(key, text(_moving(table, guard, state, values)))
     rows = db.execute(
-        statement,
+        text(_moving(table, guard, state, sets)),
         {
             "ids": list(ids),
             "sources": sorted(transition.sources),
@@ -85,13 +89,13 @@ def _move(
             "now": now,
             "who": who,
             "why": why,
-            **parameters,
+            **given,
         },
     ).all()
     if rows:
         record_point(db, name, machine=transition.machine, rows=len(rows))
         if transition.machine is Machine.CLAIM:
-            stalls.moved(db, name, rows, now=now)
+            stalls.moved(db, name, cast("Sequence[Claim]", rows), now=now)
     return rows
 
 
@@ -104,24 +108,24 @@ def move_jobs(
     who: str,
     why: str,
     guard: str = "",
-    values: Mapping[str, str] | None = None,
-    **parameters: Any,
-) -> Sequence[Row[Any]]:
+    sets: str = "",
+    **given: Any,
+) -> Sequence[Job]:
     """Apply one transition to jobs, and return the rows of the jobs that moved, in the order of the jobs' ids.
 
     A job is skipped if the transition is not allowed from the job's state, or if the job does not satisfy the SQL
-    condition `guard`. `values` maps further columns to SQL expressions. `guard` and `values` can refer to `parameters`.
+    condition `guard` (with its AND). `sets` is SQL that sets further columns (with its comma). `given` has
+    the values of the parameters in `guard` and `sets`. A returned row has the columns of the class `Job`.
     """
-    columns = dict(values or {})
     if name == "job_requeue":
-        # The job might have lost its pool while it was claimed. The hold `no_pool` lets `rematch` find a new pool.
-        columns["hold_reason"] = "CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
-    return _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
+        sets += _REQUEUED
+    rows = _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, sets=sets, given=given)
+    return cast("Sequence[Job]", rows)
 
 
 _MOVE_JOBS = Prepared(
     "move_jobs",
-    _moving("jobs", "", "state", {}, columns="t.id"),
+    _moving("jobs", "", "state", "", columns="t.id"),
     ids="bigint[]",
     sources="text[]",
     target="text",
@@ -166,26 +170,17 @@ def move_claim(
     who: str,
     why: str,
     guard: str = "",
-    values: Mapping[str, str] | None = None,
-    **parameters: Any,
-) -> Row[Any] | None:
-    """Apply one transition to a live claim, and return the row of the claim.
+    sets: str = "",
+    **given: Any,
+) -> Claim | None:
+    """Apply one transition to a live claim, and return the row of the claim, with the columns of the class `Claim`.
 
     Return None if the claim has ended, has another purpose, or does not satisfy `guard`. Also return None if the
-    transition is not allowed from the claim's present state. `move_jobs` explains `guard`, `values` and `parameters`.
+    transition is not allowed from the claim's present state. `move_jobs` explains `guard`, `sets` and `given`.
     """
-    columns = dict(values or {})
-    if allowed(name).target == "ended":
-        columns |= {"ended_at": ":now", "jit": "NULL", "leased_until": "NULL", "due_at": "NULL"}
-    elif allowed(name).target == "executing":
-        columns |= {"jit": "NULL", "leased_until": "NULL", "spare_since": "NULL", "stamp_after": "NULL"}
-        # The poller of the Pod has ended, so that a stamp interrupts no poll. A missing stamp is added again now.
-        columns |= {
-            "due_at": "CASE WHEN stamp IN ('removing', 'off') THEN CAST(:now AS timestamptz) END",
-            "stamp": "CASE WHEN stamp = 'removing' THEN 'off' ELSE stamp END",
-        }
-    rows = _move(db, name, [claim_id], now=now, who=who, why=why, guard=guard, values=columns, parameters=parameters)
-    return rows[0] if rows else None
+    sets += {"ended": _ENDED, "executing": _EXECUTING}.get(allowed(name).target, "")
+    rows = _move(db, name, [claim_id], now=now, who=who, why=why, guard=guard, sets=sets, given=given)
+    return cast("Claim", rows[0]) if rows else None
 
 
 def insert_events(

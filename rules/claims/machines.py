@@ -1,8 +1,9 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.tables.transitions` applies a transition of an existing row as one guarded UPDATE that also writes the event. No
-other code changes the state of a job or a claim, so a transition that is not in the table cannot be committed. The
-state of a stamp also changes with some transitions of its claim, and in a restore (`models.tables.claim_checks`).
+`models.tables.claim_transitions` and `models.tables.job_transitions` have the functions that change existing rows.
+`models.tables.transitions` applies a transition as one guarded UPDATE that also writes the event. No other code changes
+the state of a job or a claim, so a transition that is not in the table cannot be committed. The state of a stamp also
+changes with some transitions of its claim, and in a restore (`models.tables.claim_checks`).
 `models.tables.claim_inserts` and `models.tables.job_inserts` insert new rows. `models.tables.claim_leases` commits the
 `LEASE` transitions. A test in `tests/faults` kills a process before and after the commit of each transition in
 `TRANSITIONS`.

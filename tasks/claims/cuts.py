@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
-from models.claims import cuts, steps
-from models.tables import pod_facts
+from models.claims import cuts
+from models.tables import claim_transitions, pod_facts
 from ostler.clock import utcnow
 from ostler.task_names import STAMP
 from rules.claims.busy import RunnerSeen
@@ -57,7 +57,7 @@ def reopen(rt: Runtime, claim_id: int) -> None:
     def finish(db: Connection) -> None:
         now = utcnow()
         pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
-        steps.finish_stamp(
+        claim_transitions.finish_stamp(
             db,
             work,
             "stamp_off",

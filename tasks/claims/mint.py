@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from github_adapters.endpoints.runners import Jit
 from models.claims import releases, steps
 from models.routing import accounts, installations, runner_groups
-from models.tables import claim_leases, job_holds, mint_attempts
+from models.tables import claim_leases, claim_transitions, job_holds, mint_attempts
 from models.upstream import backoffs
 from ostler import task_names
 from ostler.clock import utcnow
@@ -513,7 +513,9 @@ def refuse(
     def body(db: Connection) -> bool:
         if work.job_id is not None:
             releases.lock_job(db, work.job_id)
-        begun = releases.request_release(db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who)
+        begun = claim_transitions.request_release(
+            db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who
+        )
         # A late `commit_mint` locks its attempt before it deletes backoffs, so this order must be the same.
         if attempt_id is not None:
             mint_attempts.close(db, attempt_id, outcome="refused", now=now)

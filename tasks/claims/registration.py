@@ -12,8 +12,8 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import Connection
 
-from models.claims import releases, steps
-from models.tables import claim_leases, mint_attempts
+from models.claims import steps
+from models.tables import claim_leases, claim_transitions, mint_attempts
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of
@@ -104,7 +104,9 @@ def give_up(rt: Runtime, work: steps.MintWork, *, reason: str) -> None:
     now = utcnow()
 
     def body(db: Connection) -> bool:
-        begun = releases.request_release(db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who)
+        begun = claim_transitions.request_release(
+            db, work.claim_id, reason=reason, chain_no=work.chain_no, now=now, who=rt.who
+        )
         mint_attempts.close(db, work.attempt_id, outcome="refused", now=now)
         claim_leases.give_back(db, work, due_at=now, error=reason)
         return begun

@@ -33,7 +33,7 @@ from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases
 from models.claims.releases import Warmth
-from models.tables import claim_leases
+from models.tables import claim_leases, claim_transitions
 from models.tables.claim_leases import Leased
 from ostler import clock, task_names
 from ostler.clock import utcnow
@@ -68,7 +68,7 @@ def release(*, claim_id: int, chain_no: int | None = None) -> None:
 
     `chain_no`: number of the chain if this task is the errback of a chain or repeats a failed attempt, otherwise None.
     With a number, only a claim on this chain is released. Every sender first commits the release with
-    `models.claims.releases.request_release`.
+    `models.tables.claim_transitions.request_release`.
     """
     rt = runtime()
     requeue_after = rt.timings.requeue_after + clock.process.leeway()
@@ -180,7 +180,7 @@ def release_on_failure(rt: Runtime, work: Leased) -> Iterator[None]:
 
 def _fail(db: Connection, work: Leased, *, now: datetime, who: str) -> None:
     why = "a step of the claim failed"
-    if releases.request_release(db, work.claim_id, reason=why, chain_no=work.chain_no, now=now, who=who):
+    if claim_transitions.request_release(db, work.claim_id, reason=why, chain_no=work.chain_no, now=now, who=who):
         claim_leases.give_back(db, work, due_at=now, error=why)
 
 

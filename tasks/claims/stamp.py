@@ -12,8 +12,8 @@ import structlog
 from sqlalchemy import Connection
 
 from k8s_adapters.stamps import StampOutcome
-from models.claims import releases, steps
-from models.tables import claim_leases, pod_facts
+from models.claims import steps
+from models.tables import claim_leases, claim_transitions, pod_facts
 from ostler import task_names, telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
@@ -66,7 +66,7 @@ def put_on(rt: Runtime, work: steps.StampWork) -> None:
     def finish(db: Connection) -> None:
         if on:
             pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
-        steps.finish_stamp(
+        claim_transitions.finish_stamp(
             db,
             work,
             "stamp_on" if on else "stamp_gave_up",
@@ -127,7 +127,7 @@ def remove_stamp(rt: Runtime, work: steps.StampWork) -> None:
 
         def finish(db: Connection) -> None:
             pod_facts.record_annotation(db, pod_uid=work.pod_uid, value=work.value)
-            steps.finish_stamp(
+            claim_transitions.finish_stamp(
                 db, work, "stamp_off", error=None, due_after=rt.timings.due_after, now=utcnow(), who=rt.who
             )
             steps.notify_minted(db, work.claim_id, work.pod_uid)
@@ -144,7 +144,7 @@ def give_up_pod(rt: Runtime, work: steps.StampWork, why: str) -> None:
 
     def body(db: Connection) -> bool:
         claim_leases.give_back(db, work, due_at=now, error=why)
-        return releases.request_release(db, work.claim_id, reason=why, undelivered=True, now=now, who=rt.who)
+        return claim_transitions.request_release(db, work.claim_id, reason=why, undelivered=True, now=now, who=rt.who)
 
     if rt.transaction(body):
         send_release(rt, work.claim_id)

@@ -18,7 +18,7 @@ from k8s_adapters.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
-from models.tables import stalls
+from models.tables import claim_transitions, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError
@@ -293,7 +293,7 @@ def _begin_release(
 ) -> bool:
     def body(db: Connection) -> bool:
         why = describe(pod_ends.read(db, claim.pod_uid)) or "the Pod has ended"
-        begun = releases.request_release(db, claim_id, reason=why, now=utcnow(), who=rt.who)
+        begun = claim_transitions.request_release(db, claim_id, reason=why, now=utcnow(), who=rt.who)
         if begun:
             also(db)
         return begun

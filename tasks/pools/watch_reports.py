@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.pods import get_pod
 from models.claims import cuts, pod_ends, watch_reports
 from models.sweeps import sweeps
+from models.tables import claim_transitions
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
@@ -142,7 +143,7 @@ def pod_executes(*, claim_id: int) -> None:
         return
 
     def body(db: Connection) -> bool:
-        return watch_reports.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
+        return claim_transitions.execute_unidentified(db, claim_id, now=utcnow(), who=rt.who, why=WHY)
 
     try:
         moved = rt.transaction(body)

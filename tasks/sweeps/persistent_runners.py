@@ -15,10 +15,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.claims import registrations, releases
+from models.claims import registrations
 from models.routing import accounts, installations
 from models.sweeps.repairs import Case
-from models.tables import claim_checks, mint_attempts
+from models.tables import claim_checks, claim_transitions, mint_attempts
 from ostler.clock import utcnow
 from ostler.task_names import PERSISTENT_RUNNERS
 from rules.claims.registrations import Registered, Shown, is_outage, why_not_allowed, why_remove
@@ -180,7 +180,7 @@ def remove(tick: Tick, claim: Row[Any], why: str) -> None:
         proof="the release deregisters the runner first and stops if GitHub refuses",
     )
     begun = tick.repair(
-        case, lambda db: releases.request_release(db, claim.id, reason=why, now=utcnow(), who=tick.rt.who)
+        case, lambda db: claim_transitions.request_release(db, claim.id, reason=why, now=utcnow(), who=tick.rt.who)
     )
     if begun:
         send_release(tick.rt, claim.id)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from models.claims import releases
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
+from models.tables import claim_transitions
 from ostler.clock import utcnow
 from ostler.task_names import STALE_CLAIMS
 from rules.sweeps.reaping import Expect
@@ -36,7 +36,7 @@ def check(tick: Tick, claim: sweeps.StaleClaim) -> None:
     )
     begun = tick.repair(
         case,
-        lambda db: releases.request_release(
+        lambda db: claim_transitions.request_release(
             db, claim.id, reason=case.why, undelivered=True, now=utcnow(), who=tick.rt.who
         ),
     )

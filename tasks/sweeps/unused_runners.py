@@ -12,10 +12,9 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, Row
 
-from models.claims import releases
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
-from models.tables import claim_checks, stalls
+from models.tables import claim_checks, claim_transitions, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.task_names import UNUSED_RUNNERS
@@ -181,7 +180,7 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOut
         if verdict.action is UnusedAction.SPARE:
             return sweeps.make_spare(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=who)
         # The release asks GitHub for the job, so the verdicts `finish` and `requeue` need no code of their own here.
-        begun = releases.request_release(
+        begun = claim_transitions.request_release(
             db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who
         )
         if begun:

@@ -28,7 +28,7 @@ from models.db.engine import transaction
 from models.pools import pool_plans
 from models.sweeps import orphans, unresponsive
 from models.sweeps.orphans import KnownRunner, PodClaims
-from models.tables.transitions import move_jobs
+from models.tables import job_transitions
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
 from tasks.sweeps import orphaned_stamps, unused_runners
@@ -139,13 +139,11 @@ def unstamp_of_a_delivered_pod() -> None:
 def ended_claim_leaves_its_job() -> None:
     """End a claim, and leave its job in the old state (L4)."""
 
-    def move_all_but(db: Connection, name: str, job_ids: Sequence[int], **rest: Any) -> Any:
-        return [] if name == "job_requeue" else move_jobs(db, name, job_ids, **rest)
-
     def leave(*_: Any, **__: Any) -> None:
         """Change nothing."""
 
-    put(releases, move_jobs=move_all_but, apply_job_outcome=leave)
+    put(releases, apply_job_outcome=leave)
+    put(job_transitions, requeue=lambda *_, **__: [])
 
 
 def one_look_at_absence() -> None:

@@ -30,7 +30,7 @@ PRODUCT = (
 MIGRATIONS = "models/migrations"
 READERS = ("cli", "tasks", "web")
 """Packages in which each row has a type of its own."""
-STATEMENTS = ("guard", "values")
+STATEMENTS = ("guard", "sets", "values")
 """Keywords that carry SQL from one module to another."""
 MOST_PARAMETERS = 8
 RADON = "radon==6.0.1"

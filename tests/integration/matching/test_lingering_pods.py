@@ -9,7 +9,8 @@ from sqlalchemy import text
 
 from models.claims.deliver import ClaimLocked, deliver
 from models.routing.usage import ending_pods, usage_of
-from models.tables.transitions import move_claim, move_jobs
+from models.tables.claim_transitions import end_completed
+from models.tables.transitions import move_jobs
 from rules.claims.fairness import Usage
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage
@@ -48,16 +49,9 @@ def complete(stage: Stage, *claim_ids: int) -> None:
     """End claims and their jobs as the webhook `completed` does. Their Pods stay."""
     for claim_id in claim_ids:
         with stage.engine.begin() as db:
-            moved = move_claim(
-                db,
-                "end_completed",
-                claim_id,
-                now=NOW,
-                who="test",
-                why="the job of the claim is completed",
-                values={"end_reason": "'completed'"},
-            )
+            moved = end_completed(db, claim_id, now=NOW, who="test", why="the job of the claim is completed")
             assert moved is not None
+            assert moved.job_id is not None
             move_jobs(db, "job_finish", [moved.job_id], now=NOW, who="test", why="completed")
 
 

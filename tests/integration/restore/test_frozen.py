@@ -10,6 +10,7 @@ from k8s_adapters.stamps import stamp as put_on
 from models.claims import deliver, matching, releases, steps
 from models.claims import resume as due
 from models.db.engine import transaction
+from models.tables import claim_transitions
 from models.tables.offers import Polling, beat, offer
 from ostler.clock import utcnow
 from tasks.claims.retire import retire
@@ -221,7 +222,7 @@ def test_claim_that_seems_undelivered_is_not_released_when_postgres_is_older(sta
     def requested() -> bool:
         return transaction(
             stage.rt.engine,
-            lambda db: releases.request_release(
+            lambda db: claim_transitions.request_release(
                 db, claim_id, reason="never delivered", undelivered=True, now=utcnow(), who="test"
             ),
         )

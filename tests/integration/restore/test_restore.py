@@ -13,6 +13,7 @@ from github_adapters.endpoints.runners import RunnerSeen
 from lab.postgres import Postgres
 from models.db import epochs
 from models.restore import restoring as models_restoring
+from models.tables import claim_transitions
 from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope
@@ -477,7 +478,7 @@ def test_a_verdict_that_cannot_be_carried_out_lets_nothing_go(world: World, monk
     world.poller_exited(pod)
     world.runner(pod, busy=True)
     world.put_back()
-    monkeypatch.setattr(models_restoring, "move_claim", lambda *_, **__: None)
+    monkeypatch.setattr(claim_transitions, "move_claim", lambda *_, **__: None)
     with pytest.raises(NotRestored):
         world.restore()
     assert (world.claims(), world.stage.rows("SELECT older_since IS NULL FROM epochs")) == ([], [(False,)])

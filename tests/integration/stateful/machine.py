@@ -23,7 +23,7 @@ from models.pools import pool_mirror
 from models.routing import accounts
 from models.routing.accounts import NewAccount
 from models.sweeps.requeues import requeue
-from models.tables import offers
+from models.tables import claim_transitions, offers
 from ostler.settings import Settings
 from ostler.task_names import RELEASE, REMATCH, RETIRE
 from rules.changes import Author, Via
@@ -333,7 +333,9 @@ class ClaimPath(RuleBasedStateMachine):
         )
         if rows:
             claim_id = draw.one(rows).id
-            ask = partial(releases.request_release, claim_id=claim_id, reason="test", now=self.world.now, who="test")
+            ask = partial(
+                claim_transitions.request_release, claim_id=claim_id, reason="test", now=self.world.now, who="test"
+            )
             if transaction(self.engine, ask):
                 self.world.send(RELEASE, claim_id=claim_id)
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, text
 
-from models.claims import releases, steps
+from models.claims import releases
 from models.intake import binding_locks, bindings
-from models.tables import claim_leases, transitions
+from models.tables import claim_leases, job_transitions
 from ostler.errors import Busy, Retryable
 from rules.intake.bindings import ClaimView
 from tasks.claims import postpone
@@ -32,12 +32,12 @@ def none(_monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
 
 def mint_before_stamp(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
     """`begin_mint` accepts a claim with any stamp."""
-    lease = claim_leases.lease
+    lease = claim_leases._lease
 
     def unguarded(db: Connection, name: str, claim_id: int, *, guard: str = "", **rest: Any) -> Any:
         return lease(db, name, claim_id, guard="" if name == "lease_mint" else guard, **rest)
 
-    monkeypatch.setattr(steps, "lease", unguarded)
+    monkeypatch.setattr(claim_leases, "_lease", unguarded)
     return lambda _world: None
 
 
@@ -164,12 +164,7 @@ def failed_steps_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> Callable[[
 
 def release_keeps_the_job(monkeypatch: pytest.MonkeyPatch) -> Callable[[World], None]:
     """The end of a claim does not queue its job again."""
-    move_jobs = transitions.move_jobs
-
-    def forgetful(db: Connection, name: str, job_ids: Sequence[int], **rest: Any) -> Any:
-        return 0 if name == "job_requeue" else move_jobs(db, name, job_ids, **rest)
-
-    monkeypatch.setattr(releases, "move_jobs", forgetful)
+    monkeypatch.setattr(job_transitions, "requeue", lambda *_, **__: [])
     return lambda _world: None
 
 

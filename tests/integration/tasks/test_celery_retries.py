@@ -12,8 +12,8 @@ import pytest
 from celery import Task
 from kombu.exceptions import OperationalError
 
-from models.claims import releases
 from models.db.engine import transaction
+from models.tables import claim_transitions
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, RateLimited, Retryable, UpstreamError
 from tasks.claims import release as of_release
@@ -77,7 +77,7 @@ def step(request: pytest.FixtureRequest, stage: Stage, pod: str, monkeypatch: py
     elif request.param == "release":
         stage.job(7)
         claim = stage.claim(pod, job_id=7, state="claimed")
-        ask = partial(releases.request_release, claim_id=claim, reason="test", now=utcnow(), who="test")
+        ask = partial(claim_transitions.request_release, claim_id=claim, reason="test", now=utcnow(), who="test")
         assert transaction(stage.rt.engine, ask)
         made = Step(stage, release, claim)
         where, name = of_release, "read_pod"

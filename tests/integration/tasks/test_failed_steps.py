@@ -16,7 +16,7 @@ from k8s_adapters.stamps import unstamp as take_off
 from models.claims import releases, steps
 from models.claims import resume as resume_rows
 from models.db.engine import transaction
-from models.tables import claim_leases, stalls
+from models.tables import claim_leases, claim_transitions, stalls
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
@@ -246,7 +246,7 @@ def test_release_requested_while_a_mint_fails_does_not_wait_for_its_retry(stage:
     def mint_that_waits(db: Connection) -> None:
         work = steps.begin_mint(db, claim, chain_no=None, suffix="abcdef01", now=utcnow())
         assert work is not None
-        assert releases.request_release(db, claim, reason="cancelled", now=utcnow(), who="test")
+        assert claim_transitions.request_release(db, claim, reason="cancelled", now=utcnow(), who="test")
         claim_leases.give_back(db, work, due_at=utcnow() + timedelta(minutes=5), error="RateLimited")
 
     transaction(stage.rt.engine, mint_that_waits)

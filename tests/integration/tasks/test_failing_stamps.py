@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import pytest
 
 from models.claims.deliver import Delivery, deliver
-from models.claims.watch_reports import execute_unidentified
 from models.db.engine import transaction
 from models.tables import offers
+from models.tables.claim_transitions import execute_unidentified
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable

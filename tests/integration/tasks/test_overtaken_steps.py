@@ -17,7 +17,7 @@ from models.claims import releases, steps
 from models.claims.releases import Warmth
 from models.db.engine import transaction
 from models.sweeps.requeues import requeue
-from models.tables import claim_leases
+from models.tables import claim_leases, claim_transitions
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError
@@ -86,7 +86,9 @@ def test_late_release_changes_nothing_when_another_release_has_taken_the_claim(c
         assert work is not None
         return work
 
-    transaction(stage.rt.engine, lambda db: releases.request_release(db, claim_id, reason="test", now=now, who="test"))
+    transaction(
+        stage.rt.engine, lambda db: claim_transitions.request_release(db, claim_id, reason="test", now=now, who="test")
+    )
     paused = begin()
     end_lease(stage)
     current = begin()
@@ -310,7 +312,9 @@ def test_late_step_gives_no_lease_back_when_its_step_was_sent_again(clusterless:
     stage = clusterless
     claim_id = claimed(stage)
     now = utcnow()
-    transaction(stage.rt.engine, lambda db: releases.request_release(db, claim_id, reason="test", now=now, who="test"))
+    transaction(
+        stage.rt.engine, lambda db: claim_transitions.request_release(db, claim_id, reason="test", now=now, who="test")
+    )
     paused = transaction(stage.rt.engine, lambda db: releases.begin_release(db, claim_id, now=utcnow()))
     assert paused is not None
     stage.rows("UPDATE claims SET chain_no = chain_no + 1")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from models.schema import metadata
+from tests.house import counts
 
 ROOT = Path(__file__).parents[3]
 FLOORS = ("models", "tasks", "web", "watch", "cli", "ostler", "rules", "deploys", "k8s_adapters", "github_adapters")
@@ -191,6 +192,10 @@ def test_every_table_has_one_owner() -> None:
 
 def test_every_statement_stands_in_the_room_of_its_table() -> None:
     assert foreign(writes()) == []
+
+
+def test_no_sql_of_a_transition_comes_from_outside_of_its_module() -> None:
+    assert counts.statements_from_outside(counts.sources(ROOT)) == 0
 
 
 @pytest.mark.parametrize("table", ["claims", "jobs", "runner_pods", "pools", "executions"])
