@@ -9,6 +9,8 @@ writes the new name.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 INSTALLATION_NOW = """
     coalesce((SELECT own.id FROM installations own WHERE own.account_id = c.account_id AND own.left_at IS NULL
               ORDER BY own.event_at DESC NULLS LAST, own.id DESC LIMIT 1), c.installation_id)
@@ -43,3 +45,15 @@ SCOPE_NOW = f"""
 
 The scope has the owner's present login and, if it is known, the id of the repository.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerClaim:
+    """A claim whose runner is compared with GitHub's list. Installation and scope are current."""
+
+    id: int
+    pod_uid: str
+    pool_id: int
+    installation_id: int
+    scope: str
+    runner_name: str

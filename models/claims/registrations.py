@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.claims.matching import WHO, PoolShape, lock_pods
-from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
+from models.claims.names import INSTALLATION_NOW, SCOPE_NOW, RunnerClaim
 from models.db.engine import record_point
 from models.db.sql import text
 from models.tables import claim_inserts
@@ -213,13 +213,38 @@ def scopes(db: Connection) -> frozenset[str]:
     return frozenset(rows.scalars())
 
 
-def registered(db: Connection, *, busy_since: datetime) -> Sequence[Row[Any]]:
-    """Return the delivered registration claims that are not being released, in random order (law L14).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredClaim(RunnerClaim):
+    """The claim of a persistent runner, with the settings of its pool.
 
     `last_job_ended_at` is the end of the runner's last known job, if GitHub has shown the runner as busy without a
-    break since `busy_since`; otherwise it is None. `stale`: the Pod was made from an earlier template of its pool.
+    break for long enough; otherwise it is None. `stale`: the Pod was made from an earlier template of its pool.
     """
-    return db.execute(
+
+    account_id: int
+    allowed_accounts: Sequence[int]
+    volume_reclaim: str | None
+    allow_forks: bool
+    runner_group_id: int
+    runner_group_name: str | None
+    delivered_at: datetime
+    online_at: datetime | None
+    runner_absent_at: datetime | None
+    runner_seen: str | None
+    runner_seen_at: datetime | None
+    node_gone: bool
+    executes_since: datetime | None
+    last_job_ended_at: datetime | None
+    stale: bool
+
+
+def registered(db: Connection, *, busy_since: datetime) -> list[RegisteredClaim]:
+    """Return the delivered registration claims that are not being released, in random order (law L14).
+
+    `last_job_ended_at` is set only for runners that GitHub has shown as busy since `busy_since`. Claims without an
+    installation are left out.
+    """
+    rows = db.execute(
         text(f"""
             SELECT c.id, c.pod_uid, c.pool_id, c.runner_name, {INSTALLATION_NOW} AS installation_id,
                    {SCOPE_NOW} AS scope, c.account_id, l.allowed_accounts, l.volume_reclaim, l.allow_forks,
@@ -236,4 +261,5 @@ def registered(db: Connection, *, busy_since: datetime) -> Sequence[Row[Any]]:
             ORDER BY random() LIMIT 1000
         """),
         {"busy_since": busy_since},
-    ).all()
+    ).mappings()
+    return [RegisteredClaim(**row) for row in rows if row["installation_id"] is not None]

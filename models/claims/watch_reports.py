@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from models.claims.releases import apply_job_outcome, lock_job
 from models.tables import claim_jobs, executions, job_transitions
@@ -61,13 +60,25 @@ def not_executing(db: Connection, uids: Sequence[str]) -> list[int]:
     return list(rows.scalars())
 
 
-def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequence[Row[Any]]:
+@dataclass(frozen=True, slots=True)
+class UnidentifiedClaim:
+    """An executing claim whose runner might execute another job than the claim's own."""
+
+    id: int
+    job_id: int
+    installation_id: int
+    runner_name: str
+    pool_id: int
+    repository: str
+
+
+def unidentified(db: Connection, *, older_than: float, now: datetime) -> list[UnidentifiedClaim]:
     """Return claims that have been `executing` for more than `older_than` seconds without a recorded execution.
 
-    Claims without a job are left out. At most 1000 claims are returned, in random order, so that repeated calls return
-    every claim.
+    Claims without a job or an installation are left out. At most 1000 claims are returned, in random order, so that
+    repeated calls return every claim.
     """
-    return db.execute(
+    rows = db.execute(
         text("""
             SELECT c.id, c.job_id, c.installation_id, c.runner_name, c.pool_id, j.repository
             FROM claims c JOIN jobs j ON j.id = c.job_id
@@ -76,7 +87,8 @@ def unidentified(db: Connection, *, older_than: float, now: datetime) -> Sequenc
             ORDER BY random() LIMIT 1000
         """),
         {"before": now - timedelta(seconds=older_than)},
-    ).all()
+    )
+    return [UnidentifiedClaim(*row) for row in rows if row.installation_id is not None]
 
 
 def bind(db: Connection, claim_id: int, *, job_id: int, now: datetime, who: str, why: str) -> bool:

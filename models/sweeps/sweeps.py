@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.claims import runner_failures
-from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
+from models.claims.names import INSTALLATION_NOW, SCOPE_NOW, RunnerClaim
 from models.claims.releases import apply_job_outcome, lock_job
 from models.db.sql import text
 from models.tables import claim_jobs, claim_transitions, executions, job_transitions
@@ -98,9 +97,24 @@ def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
     return found is not None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveredClaim(RunnerClaim):
+    """A delivered claim whose runner might be unused. `runs` is True if neither the Pod nor its runner has ended.
+
+    `since` is the time since which the runner should have begun a job.
+    """
+
+    job_id: int | None
+    repository: str | None
+    spare_since: datetime | None
+    runner_absent_at: datetime | None
+    since: datetime
+    runs: bool
+
+
 def unused(
     db: Connection, *, older_than: float, polling_older_than: float, spares_older_than: float, now: datetime
-) -> Sequence[Row[Any]]:
+) -> list[DeliveredClaim]:
     """Return the delivered claims without an execution and the spares that are old enough to be checked.
 
     The three limits are in seconds. A spare is returned if it has been a spare for more than `spares_older_than`. Any
@@ -110,13 +124,13 @@ def unused(
     - If the poller still runs, `since` is `polling_older_than` seconds after the delivery. During this time, the Pod
       might poll again and fetch its JIT again.
 
-    The order is random, so that claims that cannot be checked are not always the first (law L14).
+    The order is random, so that claims that cannot be checked are not always the first (law L14). Claims without an
+    installation are left out.
     """
-    return db.execute(
+    rows = db.execute(
         text(f"""
-            SELECT c.id, c.job_id, c.pod_uid, {INSTALLATION_NOW} AS installation_id, c.account_id,
-                   {SCOPE_NOW} AS scope, c.runner_id, c.runner_name,
-                   c.delivered_at, c.spare_since, c.runner_absent_at, c.pool_id, j.repository, u.since,
+            SELECT c.id, c.job_id, c.pod_uid, {INSTALLATION_NOW} AS installation_id, {SCOPE_NOW} AS scope,
+                   c.runner_name, c.spare_since, c.runner_absent_at, c.pool_id, j.repository, u.since,
                    p.terminal_at IS NULL AND p.gone_at IS NULL AND p.runner_exit_code IS NULL AS runs
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
             CROSS JOIN LATERAL (SELECT CASE WHEN coalesce(p.poller_ended_at, p.terminal_at) IS NULL
@@ -132,7 +146,8 @@ def unused(
             "polling": timedelta(seconds=polling_older_than),
             "spare_before": now - timedelta(seconds=spares_older_than),
         },
-    ).all()
+    ).mappings()
+    return [DeliveredClaim(**row) for row in rows if row["installation_id"] is not None]
 
 
 def set_executing(

@@ -5,29 +5,27 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeVar
 
-from sqlalchemy import Row
-
+from models.claims.names import RunnerClaim
 from ostler.errors import UpstreamError
 from rules.sweeps.runner_checks import RunnerList
 from tasks.sweeps.pace import UNAVAILABLE
 from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.tick import Tick
 
-Check = Callable[[Tick, Row[Any], RunnerList], None]
+C = TypeVar("C", bound=RunnerClaim)
 
 
-def check_by_scope(tick: Tick, claims: Iterable[Row[Any]], check: Check) -> None:
+def check_by_scope(tick: Tick, claims: Iterable[C], check: Callable[[Tick, C, RunnerList], None]) -> None:
     """Check the claims of each scope once, in a random order of the scopes.
 
     If the check of a scope or a claim fails, the other checks still run. If GitHub does not answer for an installation,
-    the tick skips all further scopes of the installation (law L14). A claim without an installation is skipped.
+    the tick skips all further scopes of the installation (law L14).
     """
-    by_scope: dict[tuple[int, str], list[Row[Any]]] = defaultdict(list)
+    by_scope: dict[tuple[int, str], list[C]] = defaultdict(list)
     for claim in claims:
-        if claim.installation_id is not None:
-            by_scope[claim.installation_id, claim.scope].append(claim)
+        by_scope[claim.installation_id, claim.scope].append(claim)
     scopes = list(by_scope.items())
     random.shuffle(scopes)
     unavailable: set[int] = set()
@@ -42,7 +40,9 @@ def check_by_scope(tick: Tick, claims: Iterable[Row[Any]], check: Check) -> None
             return
 
 
-def _check_scope(tick: Tick, installation_id: int, scope: str, claims: Sequence[Row[Any]], check: Check) -> bool:
+def _check_scope(
+    tick: Tick, installation_id: int, scope: str, claims: Sequence[C], check: Callable[[Tick, C, RunnerList], None]
+) -> bool:
     """Check the claims of one scope.
 
     Return True if the other scopes of the installation can be checked; False if GitHub would not answer for them.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from sqlalchemy import Row
-
+from models.claims.registrations import RegisteredClaim
 from models.routing.runner_groups import Wanted
 from ostler.errors import UpstreamError
 from rules.claims.registrations import why_not_allowed
@@ -26,7 +23,7 @@ class Exposure:
         self._failed: set[int] = set()
         """Installations whose groups GitHub did not list in this tick."""
 
-    def why(self, claim: Row[Any]) -> str | None:
+    def why(self, claim: RegisteredClaim) -> str | None:
         """Return why the runner of a claim must leave, or None.
 
         It must leave if its pool does not allow the account any more, or if a job of a fork could reach the runner,
@@ -41,7 +38,7 @@ class Exposure:
             self._found[key] = self._judge(claim)
         return self._found[key]
 
-    def _judge(self, claim: Row[Any]) -> str | None:
+    def _judge(self, claim: RegisteredClaim) -> str | None:
         if claim.installation_id in self._failed:
             return None
         scope = Scope.parse(claim.scope)

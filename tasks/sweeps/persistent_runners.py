@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.claims import registrations
+from models.claims.registrations import RegisteredClaim
 from models.routing import accounts, installations
 from models.sweeps.repairs import Case
 from models.tables import claim_checks, claim_transitions, mint_attempts
@@ -45,7 +45,7 @@ def persistent_runners(tick: Tick) -> None:
     check_by_scope(tick, claims, partial(check, names=names_by_scope(claims), exposed=Exposure(tick)))
 
 
-def names_by_scope(claims: Iterable[Row[Any]]) -> Mapping[str, Sequence[str]]:
+def names_by_scope(claims: Iterable[RegisteredClaim]) -> Mapping[str, Sequence[str]]:
     """Return the runners of each scope that were online before and whose nodes are not known to be gone."""
     found: dict[str, list[str]] = defaultdict(list)
     for claim in claims:
@@ -76,7 +76,12 @@ def find_installations(tick: Tick, logins: Collection[str]) -> None:
 
 
 def check(
-    tick: Tick, claim: Row[Any], seen: RunnerList, *, names: Mapping[str, Sequence[str]], exposed: Exposure
+    tick: Tick,
+    claim: RegisteredClaim,
+    seen: RunnerList,
+    *,
+    names: Mapping[str, Sequence[str]],
+    exposed: Exposure,
 ) -> None:
     """Record how GitHub shows one runner, and release its claim if the runner must be replaced.
 
@@ -120,13 +125,15 @@ def check(
         tick.incomplete(f"{offline} of {len(known)} runners in {claim.scope} are offline, so they are replaced later")
 
 
-def found_again(tick: Tick, claim: Row[Any]) -> None:
+def found_again(tick: Tick, claim: RegisteredClaim) -> None:
     """Forget the absence of a runner that a look-up found, because its list was not complete (law L8)."""
     if claim.runner_absent_at is not None and not tick.dry:
         tick.rt.transaction(claim_checks.set_absent, claim.id, absent=False, now=utcnow())
 
 
-def registered_of(claim: Row[Any], shown: Shown, *, at: datetime, absent_before: bool, outage: bool) -> Registered:
+def registered_of(
+    claim: RegisteredClaim, shown: Shown, *, at: datetime, absent_before: bool, outage: bool
+) -> Registered:
     """Return what is known about a runner at the time `at`."""
     since = claim.runner_seen_at if claim.runner_seen == shown else None
     same_for = 0.0 if since is None else (at - since).total_seconds()
@@ -143,7 +150,7 @@ def registered_of(claim: Row[Any], shown: Shown, *, at: datetime, absent_before:
     )
 
 
-def look_up(tick: Tick, claim: Row[Any]) -> ListedRunner | None:
+def look_up(tick: Tick, claim: RegisteredClaim) -> ListedRunner | None:
     """Return the runner of a claim by its name, or None if GitHub has no such runner."""
     found = tick.rt.github.find_runner(
         installation_id=claim.installation_id,
@@ -163,7 +170,7 @@ def shown_of(runner: ListedRunner | None) -> Shown:
     return Shown.ONLINE if runner.online else Shown.OFFLINE
 
 
-def remove(tick: Tick, claim: Row[Any], why: str) -> None:
+def remove(tick: Tick, claim: RegisteredClaim, why: str) -> None:
     """Release the claim of a runner as one repair of the sweep. The Pod is then replaced."""
     not_allowed = why_not_allowed(claim.account_id, claim.allowed_accounts)
     case = Case(

@@ -10,9 +10,8 @@ claimed job. If GitHub does not answer, the claim waits for the next tick (law L
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.claims import watch_reports
 from models.sweeps.repairs import Case
@@ -32,7 +31,7 @@ def unidentified_executions(tick: Tick) -> None:
     """Ask GitHub for the claimed job of each claim.
 
     If the check of one claim fails, the other claims are still checked. If GitHub does not answer for an installation,
-    the tick skips all further claims of the installation. Claims without an installation are skipped.
+    the tick skips all further claims of the installation.
     """
     older_than = tick.rt.timings.unused_after
     claims = list(tick.read(watch_reports.unidentified, older_than=older_than, now=NOW))
@@ -41,14 +40,14 @@ def unidentified_executions(tick: Tick) -> None:
     for claim in claims:
         if not tick.goes_on():
             return
-        if claim.installation_id is None or claim.installation_id in unavailable:
+        if claim.installation_id in unavailable:
             continue
         error = tick.attempt(lambda claim: check(tick, claim), claim, row=claim.id)
         if isinstance(error, UNAVAILABLE):
             unavailable.add(claim.installation_id)
 
 
-def check(tick: Tick, claim: Row[Any]) -> None:
+def check(tick: Tick, claim: watch_reports.UnidentifiedClaim) -> None:
     """Record that the runner executes the claimed job, or separate the claimed job from the claim."""
     rt = tick.rt
     job, job_outcome = ask_job(tick, claim)

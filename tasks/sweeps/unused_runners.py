@@ -7,11 +7,10 @@ of the runner is not released (law L3).
 
 from __future__ import annotations
 
-from typing import Any
-
 import structlog
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
+from models.claims.watch_reports import UnidentifiedClaim
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from models.tables import claim_checks, claim_transitions, stalls
@@ -62,7 +61,7 @@ def unused_runners(tick: Tick) -> None:
     check_by_scope(tick, rows, check)
 
 
-def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
+def check(tick: Tick, claim: sweeps.DeliveredClaim, seen: RunnerList) -> None:
     """Judge one claim and act on the verdict."""
     verdict, job_outcome = judge(tick, claim, seen, job=ClaimedJob.NOT_ASKED), NO_JOB
     if verdict.counts and not tick.dry:
@@ -85,7 +84,7 @@ def check(tick: Tick, claim: Row[Any], seen: RunnerList) -> None:
     act(tick, claim, verdict, job_outcome)
 
 
-def still_offline(tick: Tick, claim: Row[Any]) -> bool:
+def still_offline(tick: Tick, claim: sweeps.DeliveredClaim) -> bool:
     """Return True if GitHub still shows the runner as offline; False otherwise.
 
     The list might be a minute old. A runner that came online since then could begin a job at any moment. The result is
@@ -103,7 +102,7 @@ def still_offline(tick: Tick, claim: Row[Any]) -> bool:
     return not (claim.job_id is not None and claim.runs and found.has_connected and age < UPDATE_SECONDS)
 
 
-def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> UnusedVerdict:
+def judge(tick: Tick, claim: sweeps.DeliveredClaim, seen: RunnerList, *, job: ClaimedJob) -> UnusedVerdict:
     """Return the verdict on a claim.
 
     The age of the claim is measured at the time of the list, because the list shows nothing that happened later.
@@ -123,14 +122,14 @@ def judge(tick: Tick, claim: Row[Any], seen: RunnerList, *, job: ClaimedJob) -> 
             absent_before=seen.is_second_check(claim.runner_absent_at),
             job=job,
             is_spare=claim.job_id is None,
-            age_seconds=seen.age_of(claim.spare_since if is_spare else claim.since),
+            age_seconds=seen.age_of(claim.spare_since or claim.since),
             restarts=claim.runs and runner is not None and runner.has_connected,
         ),
         grace_seconds=settings.timings.spare_after if is_spare else settings.timings.unused_after,
     )
 
 
-def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
+def ask_job(tick: Tick, claim: sweeps.DeliveredClaim | UnidentifiedClaim) -> tuple[ClaimedJob, JobOutcome]:
     """Ask GitHub for the claimed job. Return the state of the job, and its outcome.
 
     The outcome is applied to the job if the job is separated from this claim.
@@ -138,7 +137,7 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
     After a 404, the returned state is `ClaimedJob.TERMINAL`, and `unresolved_jobs` asks about the job again. The state
     of a queued job is also terminal if the run of the job is over.
     """
-    if claim.job_id is None:
+    if claim.job_id is None or claim.repository is None:
         return ClaimedJob.NOT_ASKED, NO_JOB
     told = github.ask_job(
         tick.rt,
@@ -158,7 +157,7 @@ def ask_job(tick: Tick, claim: Row[Any]) -> tuple[ClaimedJob, JobOutcome]:
     return ClaimedJob.QUEUED, job_outcome
 
 
-def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOutcome) -> None:
+def act(tick: Tick, claim: sweeps.DeliveredClaim, verdict: UnusedVerdict, job_outcome: JobOutcome) -> None:
     """Apply a verdict as one repair of the sweep."""
     who = tick.rt.who
     executes = verdict.action in {UnusedAction.EXECUTE, UnusedAction.EXECUTE_UNBOUND}
@@ -178,7 +177,9 @@ def act(tick: Tick, claim: Row[Any], verdict: UnusedVerdict, job_outcome: JobOut
                 why=verdict.reason,
             )
         if verdict.action is UnusedAction.SPARE:
-            return sweeps.make_spare(db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=who)
+            return claim.job_id is not None and sweeps.make_spare(
+                db, claim.id, job_id=claim.job_id, job_outcome=job_outcome, now=now, who=who
+            )
         # The release asks GitHub for the job, so the verdicts `finish` and `requeue` need no code of their own here.
         begun = claim_transitions.request_release(
             db, claim.id, reason=verdict.reason, spare_since=claim.spare_since, now=now, who=who
