@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Row
 
@@ -21,7 +21,7 @@ from models.db import epochs
 from models.db.sql import text
 from models.pools import failing_calls
 from models.pools.pool_plans import starts_of
-from models.pools.pools import routes
+from models.pools.pools import Pool, routes
 from models.routing.usage import usage_of
 from models.upstream import gates
 from ostler.timings import Timings
@@ -348,7 +348,7 @@ def pool_facts(
     ).one_or_none()
     pods = offered(db, row.id, now=now)
     brake = runner_failures.read(db, row.id, row.template_hash)
-    starts = starts_of(row)
+    starts = starts_of(cast("Pool", row))  # the row has every column of the pool that this function reads
     return PoolFacts(
         id=row.id,
         name=row.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row
 
@@ -248,14 +248,21 @@ def _record(
         changes.record(db, ChangeKind.POOL, pool.name, object_id=pool_id, before=before, after=after, by=by)
 
 
-def live_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
-    """Return (id, uid, name) of the pools whose object is not known to be gone, in the order of their ids."""
-    return list(
-        db.execute(
-            text("SELECT id, uid, name FROM pools WHERE namespace = :namespace AND deleted_at IS NULL ORDER BY id"),
-            {"namespace": namespace},
-        ).all()
+class LivePool(NamedTuple):
+    """A pool whose object is not known to be gone."""
+
+    id: int
+    uid: str
+    name: str
+
+
+def live_pools(db: Connection, *, namespace: str) -> list[LivePool]:
+    """Return the pools whose object is not known to be gone, in the order of their ids."""
+    rows = db.execute(
+        text("SELECT id, uid, name FROM pools WHERE namespace = :namespace AND deleted_at IS NULL ORDER BY id"),
+        {"namespace": namespace},
     )
+    return [LivePool(*row) for row in rows]
 
 
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.claims.matching import POOL_LOCK_WITHIN
 from models.claims.releases import insert_retire
 from models.db.sql import text
+from models.pools.pools import Pool
 from models.tables import claim_transitions, pod_births
 from rules.pools.pool_plan import TICK, PoolPlan, Why
 from rules.pools.starts import Starts, Trouble, accepted, failed, over_quota, refused
@@ -38,8 +39,10 @@ class Committed:
     unregistering: Mapping[int, Why] = field(default_factory=dict)
 
 
-def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
+def lock_pool(db: Connection, pool_id: int) -> Pool:
     """Take the pool's lock and return the pool's row. The caller must read the plan's inputs after this call.
+
+    The row has the columns of the class `Pool`.
 
     Raises the lock timeout error of Postgres if another session holds the lock for longer than `POOL_LOCK_WITHIN`.
     """
@@ -47,10 +50,10 @@ def lock_pool(db: Connection, pool_id: int) -> Row[Any]:
         text(f"SET LOCAL lock_timeout = '{POOL_LOCK_WITHIN}'; SELECT pg_advisory_xact_lock(:pool_id)"),
         {"pool_id": pool_id},
     )
-    return db.execute(text("SELECT * FROM pools WHERE id = :id"), {"id": pool_id}).one()
+    return cast("Pool", db.execute(text("SELECT * FROM pools WHERE id = :id"), {"id": pool_id}).one())
 
 
-def starts_of(pool: Row[Any]) -> Starts:
+def starts_of(pool: Pool) -> Starts:
     """Return the state of a pool's Pod starts (failures and backoff), as recorded in its row."""
     return Starts(
         failures=pool.failed_starts,
@@ -61,7 +64,7 @@ def starts_of(pool: Row[Any]) -> Starts:
     )
 
 
-def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
+def retired_in_tick(pool: Pool, *, now: datetime) -> int:
     """Return how many Pods of the pool were retired in the current tick."""
     begun = pool.tick_at is not None and (now - pool.tick_at).total_seconds() < TICK
     return pool.tick_retired if begun else 0
@@ -69,7 +72,7 @@ def retired_in_tick(pool: Row[Any], *, now: datetime) -> int:
 
 def commit_plan(
     db: Connection,
-    pool: Row[Any],
+    pool: Pool,
     plan: PoolPlan,
     *,
     names: Sequence[tuple[str, str]],
@@ -170,7 +173,7 @@ def _unregister(db: Connection, plan: PoolPlan, *, now: datetime, who: str) -> d
     }
 
 
-def _count_retired(db: Connection, pool: Row[Any], count: int, *, now: datetime) -> None:
+def _count_retired(db: Connection, pool: Pool, count: int, *, now: datetime) -> None:
     before = retired_in_tick(pool, now=now)
     db.execute(
         text("UPDATE pools SET tick_at = :at, tick_retired = :retired WHERE id = :id"),
@@ -241,7 +244,7 @@ def _write_starts(db: Connection, pool_id: int, starts: Starts) -> None:
     )
 
 
-def status_is_due(pool: Row[Any], status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
+def status_is_due(pool: Pool, status: Mapping[str, Any], *, every: float, now: datetime) -> bool:
     """Return True if a new `status` of a pool must be written now, and False otherwise.
 
     A changed status or reason of a condition is written at once. Any other change, also of a message, is written if at
@@ -273,6 +276,6 @@ _CURRENT = text("""
 """)
 
 
-def confirm_status(db: Connection, pool: Row[Any], *, now: datetime) -> None:
+def confirm_status(db: Connection, pool: Pool, *, now: datetime) -> None:
     """Record that the status of a pool's object is current. Do nothing if it was written after `pool` was read."""
     db.execute(_CURRENT, {"id": pool.id, "at": pool.status_at, "now": now})

@@ -6,19 +6,19 @@ Each reconcile of the pool reads the brake. The brake ends after an execution, o
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.claims import runner_failures
+from models.pools.pools import Pool
 from rules.claims.runner_brakes import Brake
 from tasks.worker.runtime import Runtime
 
 log = structlog.get_logger(__name__)
 
 
-def update_brake(rt: Runtime, pool: Row[Any], *, now: datetime) -> Brake | None:
+def update_brake(rt: Runtime, pool: Pool, *, now: datetime) -> Brake | None:
     """End the brake of a pool if its template has changed. Return the brake, or None if the pool is not braked.
 
     The matcher is woken if the template has changed, or if the next claim that tests the pool is due. If the wake after

@@ -7,10 +7,9 @@ creation with the same name.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.events import pool_of
@@ -21,6 +20,7 @@ from k8s_adapters.refusals import Refusal, refusal_of
 from k8s_adapters.runner_scripts import ForeignScripts
 from k8s_adapters.runners import clear_name, create_runner
 from models.pools import pod_rows, pool_plans
+from models.pools.pools import Pool
 from models.tables import pod_births
 from ostler import telemetry
 from ostler.clock import utcnow
@@ -78,7 +78,7 @@ def create_pods(rt: Runtime, planned: Planned) -> None:
     create_each(rt, planned, pool)
 
 
-def has_scripts(rt: Runtime, row: Row[Any]) -> bool:
+def has_scripts(rt: Runtime, row: Pool) -> bool:
     """Ensure that the ConfigMap with the scripts of runner Pods exists. Return False if it cannot be used.
 
     A Pod without this ConfigMap would not start, so none is created. If the API server refused the ConfigMap, or if an
@@ -130,7 +130,7 @@ def create_once(rt: Runtime, pool: PoolSpec, *, row_id: int, pod_name: str, atte
         return create(rt, pool, row_id=row_id, pod_name=pod_name, attempt=attempt)
 
 
-def record_refusal(rt: Runtime, pool: Row[Any], error: UpstreamError) -> bool:
+def record_refusal(rt: Runtime, pool: Pool, error: UpstreamError) -> bool:
     """Record that the API server refuses the Pods of a pool or their scripts, and publish an Event about the refusal.
 
     Return True if `error` is such a refusal, if the ConfigMap of the scripts belongs to another program, if the API

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import structlog
-from sqlalchemy import Row
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.pools import get_pool, list_pools
@@ -168,7 +165,7 @@ def read_newest(rt: Runtime, pool: PoolSpec) -> PoolSpec:
     return found
 
 
-def end_missing_pool(rt: Runtime, row: Row[Any], *, namespace: str) -> bool:
+def end_missing_pool(rt: Runtime, row: pool_mirror.LivePool, *, namespace: str) -> bool:
     """End the row of a pool that was not listed, if one GET by name and UID proves that the pool is gone.
 
     The list alone might be wrong (law L8). Return True if the row was ended; False if the pool exists.

@@ -10,12 +10,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
+from models.pools.pools import Pool
 from models.sweeps import unresponsive
 from models.tables import pod_facts
 from models.upstream import gates
@@ -55,7 +55,7 @@ class Planned:
     """
 
     observed: Observed
-    pool_row: Row[Any]
+    pool_row: Pool
     """The pool's row, as it was read when it was locked."""
     pod_rows: Sequence[PodRow]
     """The rows of the pool's Pods, as they were read under the pool's lock."""
@@ -99,7 +99,7 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
     return rt.transaction(body)
 
 
-def names_of(pool: Row[Any], volumes: VolumePlan | None, drawn: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def names_of(pool: Pool, volumes: VolumePlan | None, drawn: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the names and attempt ids of the Pods that the plan may create.
 
     `drawn` has a random suffix and an attempt id for each Pod. A runner that gets the volumes of an earlier runner has
@@ -113,7 +113,7 @@ def names_of(pool: Row[Any], volumes: VolumePlan | None, drawn: Sequence[tuple[s
 
 def make_plan(
     db: Connection,
-    pool: Row[Any],
+    pool: Pool,
     rows: Sequence[PodRow],
     by_uid: Mapping[str, PodView],
     *,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from k8s_adapters.owners.volumes import list_volumes
 from models.pools import pod_lists, pod_rows
+from models.pools.pools import Pool
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.pools.volumes import NO_VOLUMES, Reclaim, VolumePlan, VolumeSeen, plan_volumes
@@ -38,7 +38,7 @@ def observe_volumes(rt: Runtime, pool: PoolName) -> Sequence[VolumeSeen] | None:
 
 
 def make_volume_plan(
-    db: Connection, pool: Row[Any], volumes: Sequence[VolumeSeen] | None, *, listed: Listed
+    db: Connection, pool: Pool, volumes: Sequence[VolumeSeen] | None, *, listed: Listed
 ) -> VolumePlan | None:
     """Return the plan for the listed volumes, or None if they were not listed.
 

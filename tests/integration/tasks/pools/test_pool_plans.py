@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from sqlalchemy import Connection, text
 
 from models.db.engine import transaction
 from models.pools.pool_plans import Committed, commit_plan
+from models.pools.pools import Pool
 from ostler.clock import utcnow
 from rules.pools.pool_plan import PoolPlan, Retirement, Why
 from tests.integration.tasks.conftest import Stage
@@ -36,7 +39,7 @@ def commit(stage: Stage, *, give_up: bool = False) -> Committed:
 
     def write(db: Connection) -> Committed:
         db.execute(text("SET LOCAL lock_timeout = '100ms'"))
-        return commit_plan(db, pool, plan, names=(), due_after=10, now=utcnow(), who="test")
+        return commit_plan(db, cast("Pool", pool), plan, names=(), due_after=10, now=utcnow(), who="test")
 
     return transaction(stage.rt.engine, write)
 
