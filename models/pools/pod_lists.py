@@ -10,10 +10,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, LargeBinary, Row
+from sqlalchemy import Connection, LargeBinary
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
@@ -80,14 +80,21 @@ def store(
     )
 
 
-def find(db: Connection, *, pool_id: int, now: datetime) -> Row[Any] | None:
-    """Return (taken_at, pods, dealt) of the stored list of a pool, or None if no list is usable.
+class StoredList(NamedTuple):
+    """The stored list of a pool. `dealt` is True if a reconcile has already handled this list or a newer list."""
 
-    A list is usable for `USED_FOR` after it was complete. `dealt` is True if a reconcile of the pool has already
-    handled this list or a newer list. For a draining or deleted pool, the result is None: the reconcile of such a pool
-    needs a list that began after the deletion request.
+    taken_at: datetime
+    pods: bytes
+    dealt: bool
+
+
+def find(db: Connection, *, pool_id: int, now: datetime) -> StoredList | None:
+    """Return the stored list of a pool, or None if no list is usable.
+
+    A list is usable for `USED_FOR` after it was complete. For a draining or deleted pool, the result is None: the
+    reconcile of such a pool needs a list that began after the deletion request.
     """
-    return db.execute(
+    row = db.execute(
         text("""
             SELECT l.taken_at, l.pods, coalesce(p.listed_at >= l.taken_at AND p.listed_at <= :ahead, false) AS dealt
             FROM pools p JOIN pod_lists l ON l.namespace = p.namespace AND l.pool = p.name
@@ -96,6 +103,7 @@ def find(db: Connection, *, pool_id: int, now: datetime) -> Row[Any] | None:
         """),
         {"id": pool_id, "ahead": now + AHEAD, "since": now - USED_FOR},
     ).one_or_none()
+    return None if row is None else StoredList(*row)
 
 
 def gone_since(db: Connection, *, uids: Sequence[str], taken_at: datetime) -> frozenset[str] | None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row
 
@@ -232,18 +232,27 @@ def retire_over(db: Connection, *, row_id: int, due_after: float, now: datetime,
     return insert_retire(db, row_id, now=now, who=who, why=OVER, due_after=due_after)
 
 
-def newest_rows(db: Connection, *, namespace: str, names: Sequence[str]) -> Sequence[Row[Any]]:
-    """Return the newest row of each Pod name that has a row: its name, its id, and whether any row of the name is open.
+class NewestRow(NamedTuple):
+    """The newest row of a Pod name.
 
-    A row is open if its Pod exists or might still be created.
+    `open` is True if any row of the name is open: if its Pod exists or might still be created.
     """
-    return db.execute(
+
+    name: str
+    id: int
+    open: bool
+
+
+def newest_rows(db: Connection, *, namespace: str, names: Sequence[str]) -> list[NewestRow]:
+    """Return the newest row of each of these Pod names that has a row."""
+    rows = db.execute(
         text("""
             SELECT name, max(id) AS id, bool_or(gone_at IS NULL OR uid IS NULL) AS open FROM runner_pods
             WHERE namespace = :namespace AND name = ANY(:names) GROUP BY name
         """),
         {"namespace": namespace, "names": list(names)},
-    ).all()
+    )
+    return [NewestRow(*row) for row in rows]
 
 
 def is_wanted(db: Connection, *, row_id: int) -> bool:

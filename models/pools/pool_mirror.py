@@ -292,27 +292,31 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
         )
 
 
-def mirrored_pools(db: Connection, *, namespace: str) -> list[Row[Any]]:
-    """Return (id, name, leaving) of the pools that need a reconcile, in the order of their ids.
+class MirroredPool(NamedTuple):
+    """A pool that needs a reconcile. `leaving` is True if the pool is draining or the pool's object is gone."""
 
-    `leaving` is True if the pool is draining or the pool's object is gone.
-    """
-    return list(
-        db.execute(
-            text("""
-                SELECT id, name, draining OR deleted_at IS NOT NULL AS leaving FROM pools p
-                WHERE namespace = :namespace
-                  -- the object is not known to be gone, or jobs must be moved to another pool
-                  AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{}'
-                       -- the last list is missing; an earlier one might miss a Pod whose creation was in progress
-                       OR listed_at IS NULL OR listed_at < deleted_at + :made_within
-                       -- Pods are not known to be gone
-                       OR EXISTS (SELECT FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL))
-                ORDER BY id
-            """),
-            {"namespace": namespace, "made_within": MADE_WITHIN},
-        ).all()
+    id: int
+    name: str
+    leaving: bool
+
+
+def mirrored_pools(db: Connection, *, namespace: str) -> list[MirroredPool]:
+    """Return the pools that need a reconcile, in the order of their ids."""
+    rows = db.execute(
+        text("""
+            SELECT id, name, draining OR deleted_at IS NOT NULL AS leaving FROM pools p
+            WHERE namespace = :namespace
+              -- the object is not known to be gone, or jobs must be moved to another pool
+              AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{}'
+                   -- the last list is missing; an earlier one might miss a Pod whose creation was in progress
+                   OR listed_at IS NULL OR listed_at < deleted_at + :made_within
+                   -- Pods are not known to be gone
+                   OR EXISTS (SELECT FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL))
+            ORDER BY id
+        """),
+        {"namespace": namespace, "made_within": MADE_WITHIN},
     )
+    return [MirroredPool(*row) for row in rows]
 
 
 def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
@@ -330,11 +334,20 @@ def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) 
     )
 
 
-def pool_object(db: Connection, pool_id: int) -> Row[Any] | None:
-    """Return `namespace`, `name` and `uid` of a pool, or None if the pool was deleted."""
-    return db.execute(
+class PoolObject(NamedTuple):
+    """The object of a pool."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def pool_object(db: Connection, pool_id: int) -> PoolObject | None:
+    """Return the object of a pool, or None if the pool was deleted."""
+    row = db.execute(
         text("SELECT namespace, name, uid FROM pools WHERE id = :id AND deleted_at IS NULL"), {"id": pool_id}
     ).one_or_none()
+    return None if row is None else PoolObject(*row)
 
 
 def pool_name(db: Connection, pool_id: int) -> tuple[str, str, bool] | None:
