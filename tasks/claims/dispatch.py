@@ -306,7 +306,7 @@ class _Rows:
 def start_chains(claim_ids: Sequence[int], *, chain_no: int) -> None:
     """Send the chain `stamp → mint` for each claim, with `release` as the errback of the chain.
 
-    A step that fails commits the release of its claim (`tasks.claims.release.release_on_failure`), and the errback
+    A step that fails commits the release of its claim (`tasks.claims.postpone.release_on_failure`), and the errback
     continues this release. If a message is lost, the sweep `resume` sends the chain again.
     """
     for claim_id in claim_ids:

@@ -54,7 +54,8 @@ from rules.routing.runner_groups import DEFAULT
 from rules.routing.scopes import Scope
 from tasks.claims import registration
 from tasks.claims.mint_lease import LeaseOver, left
-from tasks.claims.release import release_on_failure, send_release
+from tasks.claims.postpone import release_on_failure
+from tasks.claims.release import send_release
 from tasks.routing.runner_groups import Refused, group_of
 from tasks.worker.app import VISIBILITY_TIMEOUT
 from tasks.worker.base import LATE, LONGEST_MESSAGE, MINT, Again, remaining, task, wait_for_retry

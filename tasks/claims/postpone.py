@@ -1,4 +1,4 @@
-"""Postponement of a step that failed: the time of the next attempt is stored.
+"""Failures of steps: the time of the next attempt is stored, or the release of the claim is committed.
 
 Celery repeats the step soon after a failure that might be short. `resume` sends the step if the message of Celery is
 late or lost, and after every longer wait.
@@ -11,15 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
+
+from celery.exceptions import Retry
+from sqlalchemy import Connection
 
 from models.claims.releases import ReleaseWork
-from models.tables import claim_leases
+from models.tables import claim_leases, claim_transitions
+from models.tables.claim_leases import Leased
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of
 from tasks.worker.base import LATE, Again, wait_for_retry
 from tasks.worker.runtime import Runtime
+from tasks.worker.transactions import NOW
 
 SOON = 2.0
 SELDOM = 20.0
@@ -95,3 +100,26 @@ def _wait(error: UpstreamError, *, tried_for: timedelta) -> float:
             return min(max(tried_for.total_seconds() / 2, SOON), SELDOM)
         case _:
             return SELDOM
+
+
+@contextmanager
+def release_on_failure(rt: Runtime, work: Leased) -> Iterator[None]:
+    """Commit the release of a `claimed` claim if its step fails in the body of this context manager.
+
+    The error is raised again, so that the errback of the chain continues the release. If the release cannot be
+    committed either, `resume` repeats the chain. Celery repeats a task that raises `Retry` or `Retryable`, so these
+    errors begin no release.
+    """
+    try:
+        yield
+    except (Retry, Retryable):
+        raise
+    except Exception:
+        rt.transaction(_fail, work, now=NOW, who=rt.who)
+        raise
+
+
+def _fail(db: Connection, work: Leased, *, now: datetime, who: str) -> None:
+    why = "a step of the claim failed"
+    if claim_transitions.request_release(db, work.claim_id, reason=why, chain_no=work.chain_no, now=now, who=who):
+        claim_leases.give_back(db, work, due_at=now, error=why)

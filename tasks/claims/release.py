@@ -21,23 +21,15 @@ the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import datetime
-
 import structlog
-from celery.exceptions import Retry
-from sqlalchemy import Connection
 
 from k8s_adapters.pods import get_pod
 from k8s_adapters.stamps import StampOutcome
 from models.claims import releases
 from models.claims.releases import Warmth
-from models.tables import claim_leases, claim_transitions
-from models.tables.claim_leases import Leased
 from ostler import clock, task_names
 from ostler.clock import utcnow
-from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, UpstreamError
+from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
 from ostler.logging import also_about
 from ostler.reasons import meaning_of
 from ostler.task_names import RELEASE as NAME
@@ -161,34 +153,6 @@ def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: Upstrea
         raise error
 
 
-@contextmanager
-def release_on_failure(rt: Runtime, work: Leased) -> Iterator[None]:
-    """Commit the release of a `claimed` claim if its step fails in the body of this context manager.
-
-    The error is raised again, so that the errback of the chain continues the release. If the release cannot be
-    committed either, `resume` repeats the chain. Celery repeats a task that raises `Retry` or `Retryable`, so these
-    errors begin no release.
-    """
-    try:
-        yield
-    except (Retry, Retryable):
-        raise
-    except Exception:
-        rt.transaction(_fail, work, now=NOW, who=rt.who)
-        raise
-
-
-def _fail(db: Connection, work: Leased, *, now: datetime, who: str) -> None:
-    why = "a step of the claim failed"
-    if claim_transitions.request_release(db, work.claim_id, reason=why, chain_no=work.chain_no, now=now, who=who):
-        claim_leases.give_back(db, work, due_at=now, error=why)
-
-
-def send_release(rt: Runtime, claim_id: int) -> None:
-    """Send the release step of a claim whose release is committed."""
-    rt.waker.send(NAME, claim_id=claim_id)
-
-
 def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     """Remove the stamp of the Pod and end the claim.
 
@@ -206,35 +170,6 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         return
     if warmth is not None:
         end(rt, work, warmth)
-
-
-def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
-    """Return for how many more seconds the job may wait for this release.
-
-    The value is negative if the release is overdue.
-    """
-    return rt.timings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
-
-
-def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
-    """Queue the job of a claim that was never delivered, although it is unknown whether its Pod is still stamped.
-
-    A runner that is still registered stays in `mint_attempts`, so that the retirement of the Pod removes the runner.
-    """
-    log.warning("release.job_requeued", why=why, runners_still_registered=len(work.registrations))
-    end(rt, work, Warmth.UNKNOWN)
-
-
-def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
-    """End a claim that was never delivered. Retire its Pod if `warmth` is `Warmth.UNKNOWN`."""
-    ended = rt.transaction(
-        releases.end_never_delivered, work, warmth=warmth, retire_due=rt.timings.due_after, now=NOW, who=rt.who
-    )
-    if ended is None:
-        return
-    if ended.retire_id is not None:
-        send_retire(rt, ended.retire_id)
-    wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
 def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
@@ -263,6 +198,27 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         # Somebody deleted the Pod, and Ostler's finalizer keeps it. Its retirement removes the finalizer.
         return Warmth.UNKNOWN
     return _WARMTH[result.outcome]
+
+
+def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
+    """Queue the job of a claim that was never delivered, although it is unknown whether its Pod is still stamped.
+
+    A runner that is still registered stays in `mint_attempts`, so that the retirement of the Pod removes the runner.
+    """
+    log.warning("release.job_requeued", why=why, runners_still_registered=len(work.registrations))
+    end(rt, work, Warmth.UNKNOWN)
+
+
+def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
+    """End a claim that was never delivered. Retire its Pod if `warmth` is `Warmth.UNKNOWN`."""
+    ended = rt.transaction(
+        releases.end_never_delivered, work, warmth=warmth, retire_due=rt.timings.due_after, now=NOW, who=rt.who
+    )
+    if ended is None:
+        return
+    if ended.retire_id is not None:
+        send_retire(rt, ended.retire_id)
+    wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
 def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
@@ -298,7 +254,20 @@ def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
     wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
+def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
+    """Return for how many more seconds the job may wait for this release.
+
+    The value is negative if the release is overdue.
+    """
+    return rt.timings.requeue_after + clock.process.leeway() - (utcnow() - work.since).total_seconds()
+
+
 def wake_after(rt: Runtime, *, pool_id: int, account_id: int | None) -> None:
     """Wake the pools that might match more jobs after a claim of this pool and account ended."""
     for each in rt.transaction(releases.pools_to_wake, pool_id=pool_id, account_id=account_id):
         rt.waker.wake(each)
+
+
+def send_release(rt: Runtime, claim_id: int) -> None:
+    """Send the release step of a claim whose release is committed."""
+    rt.waker.send(NAME, claim_id=claim_id)

@@ -22,7 +22,8 @@ from ostler.reasons import meaning_of
 from tasks.claims.annotation import read_pod, write
 from tasks.claims.cuts import reopen
 from tasks.claims.evidence import ask
-from tasks.claims.release import release_on_failure, send_release
+from tasks.claims.postpone import release_on_failure
+from tasks.claims.release import send_release
 from tasks.worker.base import LATE, STAMP, UNSTAMP, Again, task, wait_for_retry
 from tasks.worker.runtime import Runtime, runtime
 from tasks.worker.transactions import NOW
