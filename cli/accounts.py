@@ -12,7 +12,7 @@ import typer
 from cli import remote
 from cli.output import Json, Limit, age, author, fail, given_id, print_json, print_more, query
 from cli.stats import print_waits, shown
-from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_table, print_text
+from cli.tables import Column, Form, Kind, Wide, listed, print_table, print_text, printed
 from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from ostler.reasons import endpoint, reason_of
@@ -48,11 +48,7 @@ def list_(
     now = utcnow()
     found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
     rows = [told(story) for story in found.stories]
-    if form is Form.JSON:
-        print_json(rows)
-        return
-    if form is Form.NAME:
-        print_names(row["id"] for row in rows)
+    if printed(form, rows, names=(row["id"] for row in rows)):
         return
     print_table(
         (

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import remote
-from cli.output import Limit, Since, age, object_of, print_json, print_more, query, since_of
-from cli.tables import Column, Form, Kind, listed, print_names, print_table
+from cli.output import Limit, Since, age, object_of, print_more, query, since_of
+from cli.tables import Column, Form, Kind, listed, print_table, printed
 from ostler.clock import utcnow
 from rules.changes import ChangeKind, in_short, in_words
 
@@ -58,11 +58,7 @@ def _print(form: Form, *, since: datetime | None, kind: ChangeKind | None, objec
         more = page.next_id is not None
     else:
         rows, more = api.items("changes", limit=limit, kind=kind, object=object_, since=since)
-    if form is Form.JSON:
-        print_json(rows)
-        return
-    if form is Form.NAME:
-        print_names(row["id"] for row in rows)
+    if printed(form, rows, names=(row["id"] for row in rows)):
         return
     now, words = utcnow(), in_words if form is Form.WIDE else in_short
     print_table(

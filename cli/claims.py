@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.accounts import account_id
-from cli.output import BIGGEST_ID, Limit, age, object_of, print_json, print_next_page, query
+from cli.output import BIGGEST_ID, Limit, age, object_of, print_next_page, query
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, listed, print_names, print_table
+from cli.tables import Column, Form, Kind, listed, print_table, printed
 from ostler.clock import utcnow
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe
@@ -49,11 +49,8 @@ def claims(
         return list_claims(db, wanted, limit=limit)
 
     page = query(body)
-    if form is Form.JSON:
-        print_json([{**object_of(row), "pod_end": describe(end_of(row))} for row in page.rows])
-        return
-    if form is Form.NAME:
-        print_names(row.id for row in page.rows)
+    found = [{**object_of(row), "pod_end": describe(end_of(row))} for row in page.rows]
+    if printed(form, found, names=(row.id for row in page.rows)):
         return
     now = utcnow()
     print_table(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cli.output import age, print_json, query
-from cli.tables import Column, Form, Kind, listed, print_names, print_table, print_text
+from cli.output import age, query
+from cli.tables import Column, Form, Kind, listed, print_table, print_text, printed
 from ostler.clock import utcnow
 from rules.upstream.gates import CallCounts, what_now
 
@@ -16,11 +16,7 @@ def gates(form: Form) -> None:
 
     now = utcnow()
     found, lines = query(lambda db: (rows.read(db), account_lines(db)))
-    if form is Form.JSON:
-        print_json(list(found))
-        return
-    if form is Form.NAME:
-        print_names(row.upstream for row in found)
+    if printed(form, list(found), names=(row.upstream for row in found)):
         return
     print_table(
         (

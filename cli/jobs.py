@@ -26,7 +26,7 @@ from cli.output import (
     since_of,
 )
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_table, print_text
+from cli.tables import Column, Form, Kind, Wide, listed, print_table, print_text, printed
 from cli.timeline import print_checks, print_summary, print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
@@ -90,11 +90,7 @@ def jobs(
             account_id=api.id_of("accounts", "login", account),
             pool_id=api.id_of("pools", "name", pool),
         )
-    if form is Form.JSON:
-        print_json(rows)
-        return
-    if form is Form.NAME:
-        print_names(row["id"] for row in rows)
+    if printed(form, rows, names=(row["id"] for row in rows)):
         return
     print_table(
         (

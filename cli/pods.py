@@ -11,7 +11,7 @@ import typer
 from cli import remote
 from cli.output import Failed, Json, Limit, Since, Sort, age, fail, print_json, print_more, query, since_of
 from cli.pools import pool_id
-from cli.tables import Column, Form, Kind, Wide, listed, plain, print_names, print_table, print_text
+from cli.tables import Column, Form, Kind, Wide, listed, plain, print_table, print_text, printed
 from cli.timeline import print_checks, print_summary, print_timeline
 from ostler.clock import utcnow
 from ostler.settings import Timed, read
@@ -45,11 +45,7 @@ def pods(
         rows, more = query(lambda db: _listed(db, {**filters, "pool_id": pool_id(db, pool)}, sort=sort, limit=limit))
     else:
         rows, more = api.items("pods", limit=limit, sort=sort, **filters, pool_id=api.id_of("pools", "name", pool))
-    if form is Form.JSON:
-        print_json(rows)
-        return
-    if form is Form.NAME:
-        print_names(row["name"] for row in rows)
+    if printed(form, rows, names=(row["name"] for row in rows)):
         return
     print_table(
         (

@@ -13,7 +13,7 @@ import typer
 
 from cli import remote
 from cli.output import Json, Limit, age, fail, given_id, print_json, query
-from cli.tables import Column, Form, Kind, Wide, listed, print_names, print_note, print_table, print_text
+from cli.tables import Column, Form, Kind, Wide, listed, print_note, print_table, print_text, printed
 from cli.timeline import print_checks, print_summary
 from ostler.clock import utcnow
 from rules.pools.pod_states import COUNTED_WITHIN
@@ -54,11 +54,7 @@ def list_(
 
     found, obstacle = query(body)
     general = "" if obstacle is None else str(obstacle)
-    if form is Form.NAME:
-        print_names(each["name"] for each in found)
-        return
-    if form is Form.JSON:
-        print_json(found)
+    if printed(form, found, names=(each["name"] for each in found)):
         return
     if why:
         _print_decisions(found, wide=form is Form.WIDE)

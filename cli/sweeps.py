@@ -28,7 +28,7 @@ from cli.output import (
     query,
     since_of,
 )
-from cli.tables import Column, Form, Kind, listed, print_names, print_note, print_table
+from cli.tables import Column, Form, Kind, listed, print_note, print_table, printed
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import reason_of
@@ -60,11 +60,7 @@ def list_(form: Form) -> None:
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
         print_note(f"No Pod can be retired and no runner deregistered now: {obstacle}")
-    if form is Form.JSON:
-        print_json([asdict(each) for each in found])
-        return
-    if form is Form.NAME:
-        print_names(each.name for each in found)
+    if printed(form, [asdict(each) for each in found], names=(each.name for each in found)):
         return
     print_table(
         (
@@ -202,11 +198,7 @@ def repairs(
             print_summary(rows, since=first, wide=form is Form.WIDE)
         return
     page = query(lambda db: list_repairs(db, wanted, order=Order(sort), limit=limit))
-    if form is Form.JSON:
-        print_json(list(page.rows))
-        return
-    if form is Form.NAME:
-        print_names(row.id for row in page.rows)
+    if printed(form, list(page.rows), names=(row.id for row in page.rows)):
         return
     empty = "no repairs"
     if wanted == RepairFilter(since=begin, kills=True):

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len, chop_cells, set_cell_size
 
-from cli.output import Json
+from cli.output import Json, print_json
 
 GAP = "  "
 _UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
@@ -94,9 +94,16 @@ def listed(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def print_names(names: Iterable[Any]) -> None:
-    """Print one id or name per line, for `xargs` and loops."""
-    sys.stdout.writelines(f"{plain(each)}\n" for each in names)
+def printed(form: Form, rows: Any, *, names: Iterable[Any]) -> bool:
+    """Print rows as JSON, or only their names, one per line, for `xargs` and loops. Return False if a table is wanted.
+
+    The caller then prints the table.
+    """
+    if form is Form.JSON:
+        print_json(rows)
+    elif form is Form.NAME:
+        sys.stdout.writelines(f"{plain(each)}\n" for each in names)
+    return form in {Form.JSON, Form.NAME}
 
 
 def print_table(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.output import BIGGEST_ID, Json, age, author, fail, print_json, query
-from cli.tables import Column, Form, Kind, listed, print_names, print_table
+from cli.tables import Column, Form, Kind, listed, print_table, printed
 from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 
@@ -87,11 +87,7 @@ def list_(form: Form) -> None:
     from models.browse import api_tokens
 
     rows = query(api_tokens.list_tokens)
-    if form is Form.JSON:
-        print_json(list(rows))
-        return
-    if form is Form.NAME:
-        print_names(row.id for row in rows)
+    if printed(form, list(rows), names=(row.id for row in rows)):
         return
     now = utcnow()
     print_table(
