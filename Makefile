@@ -64,7 +64,7 @@ test-cluster: $(STAMP) ## run the tests on a real control plane, with Helm and k
 test-slow: $(STAMP) ## run the tests that take minutes each, on a real control plane
 	@$(BIN)/pytest --cluster real -m "slow and not node" -n 2 --dist loadfile --durations 30 --durations-min 1
 
-test-ui: $(STAMP) ## run the tests of the dashboard in Chromium (about a minute): T=path for one file
+test-ui: $(STAMP) ## run the tests of the dashboard in Chromium (about two minutes): T=path for one file
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ echo "make test-ui needs Chromium: apt-get install chromium" >&2; exit 1; }
 	@$(BIN)/pytest -m ui -n 2 --dist loadfile $(if $(filter tests,$(T)),tests/ui,$(T))

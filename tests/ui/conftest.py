@@ -34,8 +34,14 @@ class Site:
 
     url: str
     token: str
-    database: Database
     paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stored(Site):
+    """A dashboard over a database of a test."""
+
+    database: Database
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +61,7 @@ def chromium(playwright: Playwright) -> Iterator[Browser]:
 
 
 @contextmanager
-def dashboard_of(database: Database, *paths: str) -> Iterator[Site]:
+def dashboard_of(database: Database, *paths: str) -> Iterator[Stored]:
     """Serve the dashboard of a database."""
     pool, app = ApiDatabase(database.engine), FastAPI()
     streams = Streams(pool)
@@ -63,19 +69,19 @@ def dashboard_of(database: Database, *paths: str) -> Iterator[Site]:
     token = make_token(database.engine, TokenScope.READ, name="reader")
     try:
         with served(app) as url:
-            yield Site(url, token, database, paths)
+            yield Stored(url, token, paths, database)
     finally:
         pool.stop()
 
 
 @pytest.fixture
-def empty(database: Database) -> Iterator[Site]:
+def empty(database: Database) -> Iterator[Stored]:
     with dashboard_of(database, "/ui/", "/ui/jobs", "/ui/nodes", "/ui/sweeps", "/ui/repairs") as site:
         yield site
 
 
 @pytest.fixture
-def full(database: Database) -> Iterator[Site]:
+def full(database: Database) -> Iterator[Stored]:
     """A fleet with each state that a page draws, and names that attack a page."""
     now = utcnow()
     pool_id = _fill(database, now=now)

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.rows import run_sql
-from tests.ui.conftest import Site
+from tests.ui.conftest import Site, Stored
 
 pytestmark = pytest.mark.ui
 
@@ -133,7 +133,7 @@ def test_every_link_of_every_page_leads_to_a_page(chromium: Browser, full: Site)
         assert len(found) > 20
 
 
-def test_a_live_page_shows_a_change_and_keeps_the_focus(chromium: Browser, full: Site) -> None:
+def test_a_live_page_shows_a_change_and_keeps_the_focus(chromium: Browser, full: Stored) -> None:
     with visiting(chromium, full) as visit:
         visit.log_in()
         visit.open("/ui/jobs/100")
@@ -159,7 +159,7 @@ def test_ages_grow_without_a_change_of_the_page(chromium: Browser, full: Site) -
         expect(visit.page.locator("#stale")).to_be_hidden()
 
 
-def test_an_open_page_leads_to_the_login_when_its_token_is_revoked(chromium: Browser, full: Site) -> None:
+def test_an_open_page_leads_to_the_login_when_its_token_is_revoked(chromium: Browser, full: Stored) -> None:
     with visiting(chromium, full) as visit:
         visit.log_in()
         visit.open("/ui/jobs")
