@@ -437,6 +437,7 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         PAGES + "test_overview_shows_only_the_accounts_of_the_token",
         PAGES + "test_jobs_of_other_accounts_are_not_shown",
         PAGES + "test_job_of_another_account_looks_like_no_job",
+        PAGES + "test_pod_or_account_of_others_looks_like_none",
         PAGES + "test_page_of_the_whole_fleet_says_why_it_is_refused",
     ),
     "A form can log in or log out": (SESSIONS + "test_form_of_another_site_changes_nothing",),
