@@ -26,7 +26,7 @@ libc.free.argtypes = [ctypes.c_void_p]
 kept = keep_large_buffers_apart()
 libc.free(libc.malloc(256 * 1024))
 before = libc.mallinfo2().mapped
-buffers = [libc.malloc(256 * 1024) for _ in range(10)]
+buffers = [libc.malloc(256 * 1024) for _ in range(40)]
 print(kept, libc.mallinfo2().mapped - before)
 """
 
@@ -38,4 +38,4 @@ def test_large_buffers_stay_apart_from_the_heap_after_one_was_freed() -> None:
     )
     kept, mapped = done.stdout.split()
     assert kept == "True"
-    assert int(mapped) >= 8  # the end of the heap has room for one or two; without the setting, none is mapped
+    assert int(mapped) >= 30  # the end of the heap has room for a few; without the setting, none is mapped
