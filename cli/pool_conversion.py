@@ -13,7 +13,7 @@ import typer
 from cli.output import MISTAKE, fail
 
 if TYPE_CHECKING:
-    from rules.pools.arc import Converted, Json, Note
+    from rules.pools.arc_pods import Converted, Json, Note
 
 _CURE = (
     "get the objects with `kubectl get --output yaml runnerdeployments,runnerreplicasets,runnersets,"
@@ -33,8 +33,8 @@ def convert(
     import yaml
 
     from cli.manifest_files import read_objects
-    from rules.pools.arc import NotConvertible
     from rules.pools.arc import convert as converted
+    from rules.pools.arc_pods import NotConvertible
 
     objects = [
         each
