@@ -51,6 +51,8 @@ MISTAKE = 2
 """Exit status of wrong usage or a wrong setting. The same command would fail again."""
 AWAY = 3
 """Exit status if Postgres, Redis, Kubernetes or GitHub does not answer. A later attempt might succeed."""
+OPEN = 4
+"""Exit status if the output is complete, but a person has to decide about parts of it."""
 
 _UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _DAYS = {"today": timedelta(), "yesterday": timedelta(days=1)}

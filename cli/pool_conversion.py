@@ -6,14 +6,15 @@ The command reads files and writes YAML. It reads and changes nothing in a clust
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.output import MISTAKE, fail
+from cli.output import MISTAKE, OPEN, fail
 
 if TYPE_CHECKING:
-    from rules.pools.arc_pods import Converted, Json, Note
+    from rules.pools.arc_pods import Json, Note
 
 _CURE = (
     "get the objects with `kubectl get --output yaml runnerdeployments,runnerreplicasets,runnersets,"
@@ -27,8 +28,8 @@ def convert(
     """Convert runner objects of actions-runner-controller into RunnerPools, as YAML on stdout.
 
     stderr shows what became of each field, and which objects become no pool. Lines that need a decision are marked
-    with "!". The exit status is 0 also if there are such lines. It is 2 if a runner object lacks what a pool needs, or
-    if no object becomes a pool. Runner scale sets are not converted yet.
+    with "!", and are also comments of the YAML. If there are such lines, the exit status is 4. It is 2 if a runner
+    object lacks what a pool needs, or if no object becomes a pool. Runner scale sets are not converted yet.
     """
     import yaml
 
@@ -47,8 +48,14 @@ def convert(
         fail(f"FILE: {file}: {error}; {_CURE}", status=MISTAKE)
     sys.stderr.writelines(f"{_line(note)}\n" for note in made.skipped)
     for pool in made.pools:
-        _explain(pool)
-    sys.stdout.write(yaml.safe_dump_all([pool.pool for pool in made.pools], sort_keys=False))
+        if problem := _problem(pool.pool):
+            pool.asks("RunnerPool", f"Ostler refuses this pool: {problem}")
+        sys.stderr.write(f"{pool.kind} {pool.name} → RunnerPool {pool.name}\n")
+        sys.stderr.writelines(f"  {_line(note)}\n" for note in pool.notes)
+    pools = (_comments(pool.notes) + yaml.safe_dump(pool.pool, sort_keys=False) for pool in made.pools)
+    sys.stdout.write(_comments(made.skipped) + "---\n".join(pools))
+    if any(note.open for notes in (made.skipped, *(pool.notes for pool in made.pools)) for note in notes):
+        raise typer.Exit(OPEN)
 
 
 def _is_list(document: object) -> bool:
@@ -57,15 +64,13 @@ def _is_list(document: object) -> bool:
 
 
 def _line(note: Note) -> str:
-    return f"{'!' if note.open else ' '} {note.field}: {note.what}"
+    """Return a note as one line, also if the name of a field has line breaks: the line can be a comment of YAML."""
+    return f"{'!' if note.open else ' '} {' '.join(f'{note.field}: {note.what}'.split())}"
 
 
-def _explain(pool: Converted) -> None:
-    lines = [f"{pool.kind} {pool.name} → RunnerPool {pool.name}"]
-    lines += [f"  {_line(note)}" for note in pool.notes]
-    if problem := _problem(pool.pool):
-        lines.append(f"  ! Ostler refuses this pool: {problem}")
-    sys.stderr.write("\n".join(lines) + "\n")
+def _comments(notes: Sequence[Note]) -> str:
+    """Return the notes that need a decision as comments of YAML."""
+    return "".join(f"# {_line(note)}\n" for note in notes if note.open)
 
 
 def _problem(pool: Json) -> str | None:

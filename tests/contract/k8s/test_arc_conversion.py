@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from cli.output import OPEN
 from k8s_adapters.client import KubeClient, make_client
 from k8s_adapters.pools import create_pool
 from lab.control_plane import ClusterAccess
@@ -38,7 +39,7 @@ def own(api: KubeClient) -> Iterator[str]:
 
 def made(file: Path) -> list[dict[str, Any]]:
     done = run_command({}, "pool", "convert", str(file))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == OPEN, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
 
@@ -68,8 +69,25 @@ def test_a_field_that_ostler_refuses_is_named_with_the_reason(tmp_path: Path) ->
     item = {"kind": "RunnerDeployment", "metadata": {"name": "a"}, "spec": {"template": {"spec": runner}}}
     file.write_text(yaml.safe_dump(item))
     done = run_command({}, "pool", "convert", str(file))
-    assert "! Ostler refuses this pool: " in done.stderr
-    assert "hostPath" in done.stderr
+    refusal = r"! RunnerPool: Ostler refuses this pool: .*hostPath"
+    assert re.search(refusal, done.stderr)
+    assert re.search(rf"^# {refusal}", done.stdout, re.MULTILINE)
+
+
+def test_decisions_are_comments_above_their_pool_and_stay_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "arc.yaml"
+    broken = {"organization": "acme", "a\nspec: {}\n": 1}
+    items = [
+        {"kind": "RunnerDeployment", "metadata": {"name": name}, "spec": {"template": {"spec": runner}}}
+        for name, runner in (("one", {"organization": "acme"}), ("two", broken))
+    ]
+    file.write_text(yaml.safe_dump_all(items))
+    done = run_command({}, "pool", "convert", str(file))
+    assert done.returncode == OPEN
+    asked = re.findall(r"^ *(! .*)$", done.stderr, re.MULTILINE)
+    assert re.findall(r"^# (! .*)$", done.stdout, re.MULTILINE) == asked
+    assert [each["metadata"]["name"] for each in yaml.safe_load_all(done.stdout)] == ["one", "two"]
+    assert "! a spec: {} : it has no counterpart" in done.stdout
 
 
 @pytest.mark.parametrize(
