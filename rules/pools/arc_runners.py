@@ -5,10 +5,10 @@ Source: the custom resource definitions of actions-runner-controller (`actions.s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rules.pools.arc_pods import (
-    ADVICE,
+    ABSENT,
     CONTAINER_FIELDS,
     IMAGE,
     NO_COUNTERPART,
@@ -16,9 +16,13 @@ from rules.pools.arc_pods import (
     Converted,
     Json,
     NotConvertible,
+    admit,
+    advice,
+    container_of,
     lay_template,
+    note_absent,
+    note_object,
 )
-from rules.pools.pod_template import RUNNER
 from rules.pools.workloads import Lifecycle, Workload
 
 KINDS = ("RunnerDeployment", "RunnerReplicaSet", "RunnerSet")
@@ -45,16 +49,6 @@ _READ = frozenset(
 )
 """Fields that become fields of a pool with another name or form."""
 
-_DEFAULTS: Mapping[str, str] = {
-    "dockerEnabled": "the runners have a Docker daemon",
-    "image": "the runners have the image of their controller",
-    "resources": "the runners have no limits, and the pool would get 2 CPU, 4Gi memory and 10Gi disk",
-    "securityContext": "the jobs may use sudo, and jobs of the pool may not (docs/operations/rights-of-jobs.md)",
-    "serviceAccountName": "the runners have the token of their namespace's default ServiceAccount",
-    "workDir": "the runners work in /runner/_work",
-}
-"""Meaning of absent fields to actions-runner-controller, if a pool without the field behaves differently."""
-
 _NEEDLESS = frozenset({"effectiveTime", "podManagementPolicy", "selector", "serviceName", "updateStrategy"})
 """Fields that select or order objects of actions-runner-controller. A pool needs none of them."""
 
@@ -69,31 +63,24 @@ def convert_runners(item: Json, made: Converted, scalers: Sequence[Json]) -> Con
     template: Json = spec.get("template") or {}
     inner: Json = template.get("spec") or {}
     runner = {**inner, **spec} if made.kind == "RunnerSet" else inner
-    containers = {each["name"]: each for each in inner.get("containers") or ()}
-    container = containers.pop(RUNNER, {})
-    own = {**container, **{name: runner[name] for name in CONTAINER_FIELDS & set(runner)}}
+    own = {**container_of(inner), **{name: runner[name] for name in CONTAINER_FIELDS & set(runner)}}
     if any(each.get("controller") for each in item["metadata"].get("ownerReferences") or ()):
         made.asks("metadata.ownerReferences", "another object owns this one and can write it again; change the owner")
+    note_object(made, item["metadata"])
     _registration(made, runner)
     _lifecycle(made, runner)
     made.spec["replicas"] = int(spec.get("replicas", 1))
     made.became("replicas", "replicas")
     _autoscaling(made, scalers)
     _volumes(made, spec.get("volumeClaimTemplates") or (), own)
-    lay_template(made, runner, own, template.get("metadata") or {})
-    for name in sorted(containers):
-        made.asks(f"containers[{name}]", ADVICE["sidecarContainers"])
-    for name in sorted(set(own) - CONTAINER_FIELDS - {"name"}):
-        made.asks(f"containers[runner].{name}", ADVICE.get(name, NO_COUNTERPART))
+    lay_template(made, runner, own, {kind: value for kind, value in (template.get("metadata") or {}).items() if value})
     has_daemon = runner.get("dockerdWithinRunnerContainer") or runner.get("containerMode") == "kubernetes"
-    for name in sorted(set(_DEFAULTS) - set(runner) - set(own)):
-        if name != "dockerEnabled" or not has_daemon:
-            made.asks(name, f"absent, so {_DEFAULTS[name]}; {ADVICE[name]}")
+    note_absent(made, ABSENT - set(runner) - set(own) - ({"dockerEnabled"} if has_daemon else set()))
     for name in sorted((set(runner) | set(spec)) - _READ - POD_FIELDS - CONTAINER_FIELDS):
         if name in _NEEDLESS or (name == "dockerEnabled" and runner.get(name) is False):
             made.became(name, "nothing: a pool needs no such field")
         else:
-            made.asks(name, ADVICE.get(name, NO_COUNTERPART))
+            made.asks(name, advice(name, runner.get(name)))
     return made
 
 
@@ -113,16 +100,7 @@ def _lifecycle(made: Converted, runner: Json) -> None:
     if runner.get("ephemeral", True):
         made.spec["lifecycle"] = Lifecycle.EPHEMERAL.value
         made.became("ephemeral", "lifecycle ephemeral")
-        made.asks("allowForks", "jobs of forks wait in this pool; set allowForks to true if it must run them")
-        if "repository" in scope:
-            made.spec["allowedRepositories"] = [scope["repository"]]
-            made.became("repository", "allowedRepositories; Ostler registers each runner where its job is")
-        elif scope:
-            made.asks(
-                "organization",
-                "Ostler registers each runner where its job is; to admit this organisation alone, write its numeric id "
-                "into allowedAccounts",
-            )
+        admit(made, scope)
         return
     if not scope:
         raise NotConvertible(
@@ -144,7 +122,12 @@ def _autoscaling(made: Converted, scalers: Sequence[Json]) -> None:
         least, most = int(spec.get("minReplicas") or 0), int(spec["maxReplicas"])
         made.spec.pop("replicas")
         made.spec["autoscaling"] = {"enabled": True, "minWarm": least, "maxReplicas": most}
-        made.became(f"{AUTOSCALER}.minReplicas, maxReplicas", "autoscaling.minWarm, autoscaling.maxReplicas")
+        made.became(f"{AUTOSCALER}.maxReplicas", "autoscaling.maxReplicas")
+        made.asks(
+            f"{AUTOSCALER}.minReplicas",
+            f"autoscaling.minWarm {least}, which counts only runners that wait for a job, beside those that are busy; "
+            "a smaller number can be sufficient",
+        )
         threshold = _busy_threshold(spec.get("metrics") or ())
         if threshold is not None:
             made.spec["autoscaling"]["targetBusyPercent"] = threshold
@@ -171,23 +154,40 @@ def _busy_threshold(metrics: Sequence[Json]) -> int | None:
 def _volumes(made: Converted, templates: Sequence[Json], container: Json) -> None:
     if made.kind == "RunnerSet":
         made.spec["workload"] = Workload.STATEFUL_SET.value
-        made.became("kind RunnerSet", "workload StatefulSet")
-    mounts = {each["name"]: each["mountPath"] for each in container.get("volumeMounts") or ()}
+        made.asks("kind RunnerSet", "workload StatefulSet, which needs Kubernetes 1.35 (docs/operations/volumes.md)")
     claims = []
     for each in templates:
         name, claim = each["metadata"]["name"], each["spec"]
+        where = f"volumeClaimTemplates[{name}]"
+        mounts = [mount for mount in container.get("volumeMounts") or () if mount["name"] == name]
         storage = ((claim.get("resources") or {}).get("requests") or {}).get("storage")
-        if name not in mounts or storage is None:
-            made.asks(
-                f"volumeClaimTemplates[{name}]", "the runner does not mount it, or it has no size; write it by hand"
-            )
+        if not mounts or storage is None:
+            made.asks(where, "the runner does not mount it, or it has no size; write it by hand")
             continue
-        one = {"name": name, "mountPath": mounts[name], "storage": storage}
+        one = {"name": name, "mountPath": mounts[0]["mountPath"], "storage": storage}
         if claim.get("storageClassName"):
             one["storageClassName"] = claim["storageClassName"]
         claims.append(one)
-        made.became(f"volumeClaimTemplates[{name}]", "volumes.claims")
-        if claim.get("accessModes") not in (None, ["ReadWriteOnce"]):
-            made.asks(f"volumeClaimTemplates[{name}].spec.accessModes", "set accessMode of the claim")
+        made.asks(where, "volumes.claims with reclaim Retain; such a pool serves private repositories only")
+        _mounts(made, mounts)
+        modes = claim.get("accessModes") or ["ReadWriteOnce"]
+        if modes == ["ReadWriteOncePod"]:
+            one["accessMode"] = modes[0]
+        elif modes != ["ReadWriteOnce"]:
+            made.asks(
+                f"{where}.spec.accessModes",
+                f"the claim is ReadWriteOnce instead of {', '.join(modes)}: two runners never share a volume",
+            )
     if claims:
         made.spec["volumes"] = {"claims": claims, "reclaim": "Retain"}
+
+
+def _mounts(made: Converted, mounts: Sequence[Json]) -> None:
+    """Ask about mounts of a claim that differ from the one mount that a claim of a pool has."""
+    for mount in mounts:
+        path, left = mount["mountPath"], sorted(set(mount) - {"name", "mountPath"})
+        if left or mount is not mounts[0]:
+            what = "it has " + ", ".join(f"{field} {mount[field]}" for field in left) if left else "it is a second one"
+            made.asks(f"volumeMounts[{path}]", f"{what}; a claim is mounted once, as a whole, at its mountPath")
+        if f"{path}/".startswith("/var/lib/docker/"):
+            made.asks(f"volumeMounts[{path}]", "the runners of the pool have no Docker daemon; delete the claim")

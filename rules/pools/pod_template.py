@@ -52,13 +52,13 @@ _MERGE_KEYS: Mapping[str, str] = {
     "volumeDevices": "devicePath",
     "hostAliases": "ip",
 }
-_OURS = (
+OURS = (
     "ostler.dev/",
     "app.kubernetes.io/managed-by",
     "karpenter.sh/do-not-disrupt",
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
 )
-_POD_FIELDS = frozenset(
+POD_FIELDS = frozenset(
     {
         "affinity",
         "containers",
@@ -115,7 +115,7 @@ _LISTS = frozenset(
 )
 _POLLER_FIELDS = frozenset({"name", "image", "imagePullPolicy", "resources"})
 _REGISTER_FIELDS = frozenset({"name", "imagePullPolicy", "resources", "env"})
-_RUNNER_FIELDS = frozenset(
+RUNNER_FIELDS = frozenset(
     {
         "name",
         "image",
@@ -129,7 +129,7 @@ _RUNNER_FIELDS = frozenset(
         "terminationMessagePolicy",
     }
 )
-_OTHER_FIELDS = _RUNNER_FIELDS | {
+_OTHER_FIELDS = RUNNER_FIELDS | {
     "args",
     "command",
     "lifecycle",
@@ -260,10 +260,10 @@ def _refusals(overlay: Json, *, containers: bool, level: PodSecurity) -> Iterato
     yield from _unknown(metadata, frozenset({"labels", "annotations"}), "podTemplate.metadata")
     for kind in ("labels", "annotations"):
         for name in metadata.get(kind) or {}:
-            if name.startswith(_OURS):
+            if name.startswith(OURS):
                 yield f"podTemplate.metadata.{kind}[{name}] is reserved for Ostler"
     spec: Json = overlay.get("spec") or {}
-    yield from _unknown(spec, _POD_FIELDS, "podTemplate.spec")
+    yield from _unknown(spec, POD_FIELDS, "podTemplate.spec")
     if spec.get("hostUsers", False) is not False:
         yield "podTemplate.spec.hostUsers may only be false, which gives the Pod a user namespace of its own"
     for container in spec.get("containers") or ():
@@ -307,7 +307,7 @@ def _misshapen(value: Any, where: str) -> Iterator[str]:
 
 def _container(container: Json, where: str, level: PodSecurity) -> Iterator[str]:
     name = container["name"]
-    known = {POLLER: _POLLER_FIELDS, RUNNER: _RUNNER_FIELDS}.get(name, _OTHER_FIELDS)
+    known = {POLLER: _POLLER_FIELDS, RUNNER: RUNNER_FIELDS}.get(name, _OTHER_FIELDS)
     yield from _unknown(container, known, where)
     security: Json = container.get("securityContext") or {}
     yield from _unknown(security, _SECURITY_FIELDS[level], f"{where}.securityContext")
