@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from rules.pools.arc_pods import Json, Note
 
 _CURE = (
-    "get the objects with `kubectl get --output yaml runnerdeployments,runnerreplicasets,runnersets,"
-    "horizontalrunnerautoscalers`, and write them into a file"
+    "get the objects with `kubectl get --output yaml autoscalingrunnersets`, or `kubectl get --output yaml "
+    "runnerdeployments,runnerreplicasets,runnersets,horizontalrunnerautoscalers`, and write them into a file"
 )
 
 
 def convert(
     file: Annotated[str, typer.Argument(help="file or folder with manifests, or - for stdin")],
 ) -> None:
-    """Convert runner objects of actions-runner-controller into RunnerPools, as YAML on stdout.
+    """Convert runner objects of actions-runner-controller, or values of gha-runner-scale-set, into RunnerPools.
 
-    stderr shows what became of each field, and which objects become no pool. Lines that need a decision are marked
-    with "!", and are also comments of the YAML. If there are such lines, the exit status is 4. It is 2 if a runner
-    object lacks what a pool needs, or if no object becomes a pool. Runner scale sets are not converted yet.
+    The pools are YAML on stdout. stderr shows what became of each field, and which objects become no pool. Lines that
+    need a decision are marked with "!", and are also comments of the YAML. If there are such lines, the exit status is
+    4. It is 2 if a runner object lacks what a pool needs, or if no object becomes a pool. Credentials are never
+    printed.
     """
     import yaml
 

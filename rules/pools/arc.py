@@ -1,4 +1,4 @@
-"""Conversion of objects of actions-runner-controller into pools.
+"""Conversion of objects of actions-runner-controller, and of the values of its scale sets, into pools.
 
 The module is pure: it reads objects and returns a pool for each, with a note for every field that the object sets. A
 field without a counterpart gets a note that says what to do.
@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from rules.pools.arc_pods import Converted, Json, NotConvertible, Note
 from rules.pools.arc_runners import AUTOSCALER, KINDS, convert_runners
+from rules.pools.arc_scale_sets import SCALE_SET, VALUES, convert_scale_set, is_values
 
-SCALE_SETS = ("AutoscalingRunnerSet", "AutoscalingListener", "EphemeralRunnerSet", "EphemeralRunner")
-SCALE_SETS_ARE_LEFT = (
-    "runner scale sets are not converted yet; write the pool by hand with the table in "
-    "docs/operations/runner-images.md#bring-an-image-that-ran-under-arc"
-)
+_PARTS = ("AutoscalingListener", "EphemeralRunnerSet", "EphemeralRunner")
+"""Kinds of objects that the controller makes of a scale set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Conversion:
 
 
 def convert(objects: Iterable[Json]) -> Conversion:
-    """Return a pool for each runner object without an owner, with the limits of the autoscaler that names it.
+    """Return a pool for each scale set, and for each runner object without an owner.
 
     An object that another object made, such as the RunnerReplicaSet of a RunnerDeployment, becomes no pool: its owner
     does. Objects that have nothing to do with runners are ignored. Raises `NotConvertible` if an object cannot become a
@@ -42,18 +40,23 @@ def convert(objects: Iterable[Json]) -> Conversion:
         if reason := _skip(each, present):
             skipped.append(reason)
             continue
-        if each.get("kind") not in KINDS:
+        if each.get("kind") not in (*KINDS, SCALE_SET) and not is_values(each):
             continue
         name = (each.get("metadata") or {}).get("name")
-        if not name:
+        if not name and not is_values(each):
             raise NotConvertible(f"a {each['kind']} has no metadata.name")
         try:
-            pools.append(convert_runners(each, Converted(each["kind"], str(name)), scalers))
+            if each.get("kind") in KINDS:
+                pools.append(convert_runners(each, Converted(each["kind"], str(name)), scalers))
+            else:
+                pools.append(convert_scale_set(each))
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise NotConvertible(f"{each['kind']} {name} does not have the structure of its kind") from None
+            title = VALUES if is_values(each) else _title(each)
+            raise NotConvertible(f"{title} does not have the structure of its kind") from None
     if not pools:
         reasons = [f"{note.field}: {note.what}" for note in skipped if note.open]
-        raise NotConvertible("; ".join([f"there is no object of the kinds {', '.join(KINDS)}", *reasons[:1]]))
+        kinds = f"there is no object of the kinds {', '.join(KINDS)}, {SCALE_SET}, and no {VALUES}"
+        raise NotConvertible("; ".join([kinds, *reasons[:1]]))
     _compare(pools)
     return Conversion(pools, skipped)
 
@@ -66,21 +69,19 @@ def _title(item: Json) -> str:
 def _skip(item: Json, present: Container[str]) -> Note | None:
     """Return a note if the object is about runners and no pool is made of it, or None."""
     kind = item.get("kind")
-    if kind is None and "githubConfigUrl" in item:
-        return Note("values of the chart gha-runner-scale-set", SCALE_SETS_ARE_LEFT, open=True)
-    if kind not in (*KINDS, *SCALE_SETS, AUTOSCALER, "Runner"):
+    if kind not in (*KINDS, SCALE_SET, *_PARTS, AUTOSCALER, "Runner"):
         return None
     metadata = item.get("metadata")
     owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
     for owner in owners or ():
-        if owner.get("kind") not in (*KINDS, *SCALE_SETS):
+        if owner.get("kind") not in (*KINDS, SCALE_SET, *_PARTS):
             continue
         name = f"{owner['kind']} {owner.get('name')}"
         if name in present:
             return Note(_title(item), f"no pool, because {name} owns it")
         return Note(_title(item), f"no pool, because {name} owns it; convert {name} instead", open=True)
-    if kind in SCALE_SETS:
-        return Note(_title(item), SCALE_SETS_ARE_LEFT, open=True)
+    if kind in _PARTS:
+        return Note(_title(item), f"no pool; convert its {SCALE_SET} instead", open=True)
     if kind == "Runner":
         return Note(_title(item), "single runners are not converted; write a pool with replicas 1", open=True)
     if kind == AUTOSCALER:

@@ -113,9 +113,7 @@ def test_the_command_names_objects_of_which_it_makes_no_pool(tmp_path: Path) -> 
         "kind": "RunnerReplicaSet",
         "metadata": {"name": "builds-x7k2p", "ownerReferences": [{"kind": "RunnerDeployment", "name": "builds"}]},
     }
-    scale_set = {"kind": "AutoscalingRunnerSet", "metadata": {"name": "arm"}}
-    file.write_text(yaml.safe_dump({"kind": "List", "items": [*yaml.safe_load_all(GIVEN), owned, scale_set]}))
+    file.write_text(yaml.safe_dump({"kind": "List", "items": [*yaml.safe_load_all(GIVEN), owned]}))
     done = run_command({}, "pool", "convert", str(file))
     assert list(yaml.safe_load_all(done.stdout)) == list(yaml.safe_load_all(SHOWN))
     assert "  RunnerReplicaSet builds-x7k2p: no pool, because RunnerDeployment builds owns it\n" in done.stderr
-    assert "! AutoscalingRunnerSet arm: runner scale sets are not converted yet" in done.stderr

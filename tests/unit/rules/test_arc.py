@@ -262,20 +262,6 @@ def test_the_delay_of_a_scale_down_becomes_the_delay_of_the_pool(seconds: int) -
     assert (seen.problem, seen.scale_down_delay) == (None, float(seconds))
 
 
-SCALE_SET = {"kind": "AutoscalingRunnerSet", "metadata": {"name": "arm"}, "spec": {}}
-
-
-@pytest.mark.parametrize("item", [SCALE_SET, {"githubConfigUrl": "https://github.com/acme", "maxRunners": 5}])
-def test_scale_sets_are_refused_with_the_page_that_has_the_table(item: dict[str, Any]) -> None:
-    with pytest.raises(NotConvertible, match="scale sets are not converted yet; write the pool by hand") as refused:
-        convert([item])
-    page, _, heading = re.findall(r"(docs/[\w/-]+\.md)(#)([\w-]+)", str(refused.value))[0]
-    headings = re.findall(r"^#+ (.*)", (PAGE.parents[2] / page).read_text(), re.MULTILINE)
-    assert heading in {each.lower().replace(" ", "-") for each in headings}
-    (note,) = convert([item, runners("RunnerDeployment", "builds")]).skipped
-    assert note.open
-
-
 def test_an_autoscaler_without_its_target_is_a_decision() -> None:
     scaler = {
         "kind": "HorizontalRunnerAutoscaler",
@@ -300,3 +286,88 @@ def test_the_page_lists_the_absent_fields_that_the_command_names() -> None:
     sizes = f"{DEFAULT_CPU} CPU, {DEFAULT_MEMORY} memory and {DEFAULT_EPHEMERAL_STORAGE} disk"
     assert f"has {sizes}" in table
     assert sizes in decisions(one())["resources"]
+
+
+@pytest.mark.parametrize(
+    ("runner", "field"),
+    [
+        ({"nodeSelector": {"kubernetes.io/arch": "arm64"}}, "nodeSelector"),
+        ({"nodeSelector": {"kubernetes.io/os": "windows"}}, "nodeSelector"),
+        (
+            {"affinity": {"a": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}]}},
+            "affinity",
+        ),
+        ({"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]}, "podTemplate"),
+        ({"envFrom": [{"secretRef": {"name": "a"}}]}, "podTemplate"),
+        ({"volumes": [{"name": "a", "secret": {"secretName": "a"}}]}, "podTemplate"),
+    ],
+)
+def test_a_template_that_the_pool_might_not_be_able_to_have_is_a_decision(runner: Any, field: str) -> None:
+    made = one(runner=RUNNER | runner)
+    assert field in decisions(made)
+    assert field not in decisions(one(runner=RUNNER | {"nodeSelector": {"kubernetes.io/arch": "amd64"}}))
+    if field == "podTemplate":
+        assert "it reads the Secret a; " in decisions(made)[field]
+
+
+def test_annotations_that_ostler_sets_are_dropped_with_a_note() -> None:
+    ours = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+    template = {"metadata": {"annotations": ours | {"team": "a"}, "labels": {"ostler.dev/pool": "a"}}, "spec": RUNNER}
+    made = one(template=template)
+    assert made.spec["podTemplate"] == {"metadata": {"annotations": {"team": "a"}}}
+    noted = {note.field for note in made.notes if note.what == "nothing: Ostler sets it itself"}
+    assert noted == {
+        *(f"template.metadata.annotations[{name}]" for name in ours),
+        "template.metadata.labels[ostler.dev/pool]",
+    }
+
+
+def test_labels_of_the_object_stay_and_other_metadata_has_a_note() -> None:
+    item = runners("RunnerDeployment", "builds")
+    item["metadata"] |= {"labels": {"team": "a", "helm.sh/chart": "b"}, "annotations": {"c": "d"}, "namespace": "e"}
+    (made,) = convert([item]).pools
+    assert made.pool["metadata"] == {"name": "builds", "labels": {"team": "a"}}
+    said = {note.field: note.what for note in made.notes}
+    assert "nothing: helm.sh/chart belong" in said["metadata.labels"]
+    assert {"metadata.annotations", "metadata.namespace"} <= set(said)
+
+
+def test_the_note_about_the_image_repeats_the_old_image() -> None:
+    assert decisions(one(runner=RUNNER | {"image": "example.com/runner:1"}))["image"].startswith("example.com/runner:1")
+    inner = RUNNER | {"containers": [{"name": "runner", "image": "example.com/runner:2"}]}
+    assert decisions(one(runner=inner))["containers[runner].image"].startswith("example.com/runner:2")
+
+
+def test_the_number_of_old_replicas_is_a_decision_because_warm_runners_come_on_top() -> None:
+    made = one(scaler={"minReplicas": 2, "maxReplicas": 7})
+    assert made.spec["autoscaling"]["minWarm"] == 2
+    assert "beside those that are busy" in decisions(made)["HorizontalRunnerAutoscaler.minReplicas"]
+
+
+def claims(mounts: list[dict[str, Any]], **claim: Any) -> Converted:
+    template = {"metadata": {"name": "cache"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}} | claim}
+    runner = {"containers": [{"name": "runner", "volumeMounts": [{"name": "cache"} | each for each in mounts]}]}
+    return one("RunnerSet", runner=runner, volumeClaimTemplates=[template], **RUNNER)
+
+
+def test_a_mount_that_a_claim_cannot_have_is_a_decision() -> None:
+    made = claims([{"mountPath": "/a", "subPath": "x"}, {"mountPath": "/b"}, {"mountPath": "/var/lib/docker"}])
+    asked = decisions(made)
+    assert asked["volumeMounts[/a]"].startswith("it has subPath x; ")
+    assert asked["volumeMounts[/b]"].startswith("it is a second one; ")
+    assert "no Docker daemon" in asked["volumeMounts[/var/lib/docker]"]
+    assert "volumeMounts[/a]" not in decisions(claims([{"mountPath": "/a"}]))
+
+
+def test_a_runner_set_asks_for_kubernetes_and_for_private_repositories() -> None:
+    asked = decisions(claims([{"mountPath": "/a"}]))
+    assert "Kubernetes 1.35" in asked["kind RunnerSet"]
+    assert "private repositories only" in asked["volumeClaimTemplates[cache]"]
+
+
+def test_an_access_mode_that_ostler_lacks_is_named_as_such() -> None:
+    shared = claims([{"mountPath": "/a"}], accessModes=["ReadWriteMany"])
+    assert "ReadWriteOnce instead of ReadWriteMany" in decisions(shared)["volumeClaimTemplates[cache].spec.accessModes"]
+    assert "accessMode" not in shared.spec["volumes"]["claims"][0]
+    alone = claims([{"mountPath": "/a"}], accessModes=["ReadWriteOncePod"])
+    assert alone.spec["volumes"]["claims"][0]["accessMode"] == "ReadWriteOncePod"
