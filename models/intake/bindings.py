@@ -233,8 +233,10 @@ def _lose(batch: _Batch, claim: ClaimView, *, reason: str) -> None:
     if claim.job_id is not None:
         _set_job(batch, [claim], None)
     if loss is Loss.SPARE:
-        claim_jobs.make_spare(batch.db, claim.id, now=batch.now)
-        batch.bound.wakes.add(claim.pool_id)  # the matcher gives jobs to spares before it claims warm Pods
+        if claim_jobs.make_spare(batch.db, claim.id, now=batch.now):
+            batch.bound.wakes.add(claim.pool_id)  # the matcher gives jobs to spares before it claims warm Pods
+        else:  # an anomaly, because the rows of the batch are locked. A sweep finds the claim later.
+            log.warning("claim.is_no_spare", claim=claim.id, reason=reason)
     elif loss is Loss.RELEASE and claim_transitions.request_release(
         batch.db, claim.id, reason=reason, now=batch.now, who=batch.who
     ):

@@ -38,12 +38,13 @@ def give_to_spares(db: Connection, jobs: Mapping[int, int], *, now: datetime) ->
     )
 
 
-def make_spare(db: Connection, claim_id: int, *, now: datetime) -> None:
-    """Turn a delivered claim without a job into a spare."""
-    db.execute(
+def make_spare(db: Connection, claim_id: int, *, now: datetime) -> bool:
+    """Turn a delivered claim without a job into a spare. Return False if the claim does not qualify."""
+    made = db.execute(
         text("UPDATE claims SET spare_since = :now WHERE id = :id AND state = 'delivered' AND job_id IS NULL"),
         {"now": now, "id": claim_id},
     )
+    return made.rowcount > 0
 
 
 def take_job(db: Connection, claim_id: int, *, job_id: int, now: datetime) -> bool:

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, Row, text
 
 from models.db.engine import transaction
+from models.intake import bindings
+from models.tables import claim_jobs
 from models.tables.transitions import move_claim
 from ostler import telemetry
 from tests.database import Database
@@ -354,6 +356,31 @@ def test_a_cancelled_job_makes_its_delivered_claim_a_spare(database: Database, p
     assert (row.state, row.job_id, row.spare_since) == ("delivered", None, NOW)
     assert applied.wakes == {pool}
     assert applied.releases == ()
+
+
+def test_claim_that_cannot_become_a_spare_wakes_no_matcher_and_is_logged(
+    database: Database, pool: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver(database.engine, queued(1))
+    claim = add_claim(database.engine, pool, 1, runner="r-1")
+    missed: list[dict[str, Any]] = []
+    monkeypatch.setattr(claim_jobs, "make_spare", lambda *_, **__: False)
+    monkeypatch.setattr(bindings.log, "warning", lambda event, **values: missed.append({"event": event, **values}))
+    applied = deliver(database.engine, completed(1, None, "cancelled"))
+    assert applied.wakes == frozenset()
+    assert missed == [{"event": "claim.is_no_spare", "claim": claim, "reason": "cancelled"}]
+
+
+@pytest.mark.parametrize(
+    ("state", "job", "made"), [("delivered", None, True), ("minted", None, False), ("delivered", 1, False)]
+)
+def test_only_a_delivered_claim_without_a_job_becomes_a_spare(
+    database: Database, pool: int, state: str, job: int | None, *, made: bool
+) -> None:
+    deliver(database.engine, queued(1))
+    claim = add_claim(database.engine, pool, job, runner="r-1", state=state)
+    assert transaction(database.engine, lambda db: claim_jobs.make_spare(db, claim, now=NOW)) is made
+    assert (claim_row(database.engine, claim).spare_since is not None) is made
 
 
 def test_a_cancelled_job_leaves_a_claim_alone_that_executes_something(database: Database, pool: int) -> None:
