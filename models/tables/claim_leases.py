@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Row
 
 from models.db import epochs
 from models.db.engine import record_point
-from models.db.sql import text
+from models.db.sql import refuse_unknown, text
 from models.tables.claims import Claim
 from models.tables.stalls import OVERDUE, OVERDUE_SINCE
 from rules.claims.machines import allowed
@@ -51,7 +51,7 @@ def _lease(
     """Lease a claim for the step `name`, and return the row of the claim, with the columns of the class `Claim`.
 
     The transition table determines the duration of the lease. If `chain_no` is None, any chain number is accepted.
-    `guard` is a further SQL condition, and `sets` is SQL that sets further columns.
+    `guard` is a further SQL condition, and `sets` is SQL that sets further columns. `given` has their values.
 
     Return None if any of these conditions is true:
 
@@ -62,7 +62,10 @@ def _lease(
     - Another step of the claim, or another run of the same step, holds the lease.
     - The database is older than the cluster (`models.db.epochs`).
     - The step undoes a claim (`UNDOING`), `trusted` is True, and the epoch was not confirmed recently.
+
+    Raises TypeError if `given` has a value that neither `guard` nor `sets` refers to.
     """
+    refuse_unknown(guard + sets, tuple(given))
     transition = allowed(name)
     rows = epochs.TRUSTED if trusted and name in UNDOING else epochs.CURRENT
     row = db.execute(
@@ -140,17 +143,20 @@ def lease_release(
     With `undelivered_since`, the epoch need not be confirmed. Only a claim is then leased that was never delivered, and
     that has been `releasing` since that time or longer.
     """
-    untrusted = "" if undelivered_since is None else "AND delivered_at IS NULL AND changed_at <= :undelivered_since"
+    guard, given = "", dict[str, Any]()
+    if undelivered_since is not None:
+        guard = "AND delivered_at IS NULL AND changed_at <= :undelivered_since"
+        given["undelivered_since"] = undelivered_since
     return _lease(
         db,
         "lease_release",
         claim_id,
         chain_no=chain_no,
         now=now,
-        guard=untrusted,
+        guard=guard,
         sets=f"{_WRITES}, chain_no = chain_no + 1",
         trusted=undelivered_since is None,
-        undelivered_since=undelivered_since,
+        **given,
     )
 
 

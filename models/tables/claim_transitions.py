@@ -220,13 +220,15 @@ def request_release(
       the cluster, because the rows might miss a delivery.
     - `spare_since`: the claim must be a spare, and must have become a spare at this time.
     """
-    guard = "" if chain_no is None else "AND state = 'claimed' AND chain_no = :chain_no"
+    guard, given = "", dict[str, Any]()
+    if chain_no is not None:
+        guard, given["chain_no"] = "AND state = 'claimed' AND chain_no = :chain_no", chain_no
     if undelivered:
         guard += _UNDELIVERED
     if spare_since is not None:
         guard += " AND job_id IS NULL AND spare_since = :spare_since"
+        given["spare_since"] = spare_since
     sets = ", release_reason = :why, due_at = coalesce(leased_until, :now), last_error = NULL"
-    given: dict[str, Any] = {"chain_no": chain_no, "spare_since": spare_since}
     moved = move_claim(db, "begin_release", claim_id, now=now, who=who, why=reason, guard=guard, sets=sets, **given)
     return moved is not None
 
@@ -252,8 +254,9 @@ def end_released(
     db: Connection, claim_id: int, *, reason: EndReason, chain_no: int | None = None, now: datetime, who: str, why: str
 ) -> Claim | None:
     """End a claim after its release. With `chain_no`, this chain must still be current."""
-    guard = "" if chain_no is None else "AND chain_no = :chain_no"
-    given: dict[str, Any] = {"chain_no": chain_no, "end_reason": reason}
+    guard, given = "", dict[str, Any](end_reason=reason)
+    if chain_no is not None:
+        guard, given["chain_no"] = "AND chain_no = :chain_no", chain_no
     return move_claim(db, "end_released", claim_id, now=now, who=who, why=why, guard=guard, sets=_ENDED, **given)
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row
 
 from models.db.engine import record_point
 from models.db.prepared import Prepared
-from models.db.sql import text
+from models.db.sql import refuse_unknown, text
 from models.tables import stalls
 from models.tables.claims import Claim
 from models.tables.jobs import Job
@@ -71,6 +71,7 @@ def _move(
     sets: str,
     given: Mapping[str, Any],
 ) -> Sequence[Row[Any]]:
+    refuse_unknown(guard + sets, tuple(given))
     transition = allowed(name)
     table = "jobs" if transition.machine is Machine.JOB else "claims"
     state = "stamp" if transition.machine is Machine.STAMP else "state"
@@ -116,6 +117,8 @@ def move_jobs(
     A job is skipped if the transition is not allowed from the job's state, or if the job does not satisfy the SQL
     condition `guard` (with its AND). `sets` is SQL that sets further columns (with its comma). `given` has
     the values of the parameters in `guard` and `sets`. A returned row has the columns of the class `Job`.
+
+    Raises TypeError if `given` has a value that neither `guard` nor `sets` refers to.
     """
     if name == "job_requeue":
         sets += _REQUEUED
