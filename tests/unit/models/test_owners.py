@@ -9,7 +9,7 @@ import ast
 import functools
 import itertools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +58,19 @@ OWNERS = {
 
 COMPOSED = {"models/tables/transitions.py"}
 """Modules that build a statement for a table that is a parameter: `claims` or `jobs`, and their events."""
+
+CONDITIONS_OF_HOLDS = {
+    "models/claims/releases.py: job_holds.hold": 1,
+    "models/claims/runner_failures.py: job_holds.end_waits": 1,
+    "models/restore/restoring.py: job_holds.hold": 2,
+    "models/routing/run_origins.py: job_holds.explain": 1,
+    "models/routing/runner_groups.py: job_holds.hold": 1,
+    "models/upstream/backoffs.py: job_holds.end_waits": 1,
+    "models/upstream/backoffs.py: job_holds.hold": 1,
+    "models/upstream/backoffs.py: job_holds.lift": 1,
+}
+"""The only SQL that callers pass to `models/tables`. Some of these conditions read tables of higher rooms, for example
+`backoffs` and `runner_failures`, so that they cannot stand in `models/tables`."""
 
 COLUMNS = {
     ("claims", "job_id"): {"claim_jobs"},
@@ -195,7 +208,29 @@ def test_every_statement_stands_in_the_room_of_its_table() -> None:
 
 
 def test_no_sql_of_a_transition_comes_from_outside_of_its_module() -> None:
-    assert counts.statements_from_outside(counts.sources(ROOT)) == 0
+    found = Counter(counts.statements_from_outside(counts.sources(ROOT)))
+    assert found == CONDITIONS_OF_HOLDS
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("guard = 'AND a'\nmove_claim(db, guard=guard)", ["guard", "move_claim"]),
+        ("from models.tables.transitions import move_jobs as go\ngo(db, **given)", ["move_jobs"]),
+        ("claim_leases.lease_mint(db, 1, sets=WRITES)", ["sets"]),
+        ("transaction(engine, transitions.move_claim)", ["move_claim"]),
+        ("job_holds.lift(db, where)", ["job_holds.lift"]),
+        ("from models.tables.job_holds import hold\nhold(db, where)", ["job_holds.hold"]),
+        ("sets = guard = []\njob_holds.hold_job(db, 1)", []),
+    ],
+)
+@pytest.mark.parametrize("room", ["models/claims", "tasks/sweeps"])
+def test_sql_of_a_transition_is_found_outside(tmp_path: Path, room: str, source: str, found: list[str]) -> None:
+    for folder in (room, "models/tables"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "seeded.py").write_text(source)
+    uses = counts.statements_from_outside(counts.sources(tmp_path))
+    assert sorted(uses) == [f"{room}/seeded.py: {each}" for each in found]
 
 
 @pytest.mark.parametrize("table", ["claims", "jobs", "runner_pods", "pools", "executions"])
