@@ -1,6 +1,8 @@
 """Mutants of the guarded statements in `models`: each loses one condition, or its `SKIP LOCKED`.
 
 A condition of a WHERE becomes TRUE, or FALSE beside an OR. A condition that only names a row or joins two tables stays.
+A string in `models/tables` that begins with AND is the further condition of a transition or a lease. Its conditions are
+dropped as `TRUE OR condition`, because the engine refuses a value whose parameter is missing.
 The tests of the statement's module run on a copy of the tree. Results stay in `.run/` (ignored by git), so that an
 interrupted run can continue. A mutant whose statement changed is a new one.
 """
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -56,7 +59,9 @@ FIRST = {
     "claim_inserts",
     "claim_jobs",
     "claim_leases",
+    "claim_transitions",
     "job_holds",
+    "job_transitions",
     "pod_births",
     "pod_facts",
 }
@@ -64,6 +69,10 @@ FIRST = {
 
 _GUARDED = re.compile(r"\b(UPDATE|DELETE FROM|INSERT INTO)\b.*\bWHERE\b|\bWHERE\b.*\bUPDATE\b", re.DOTALL)
 """A statement that changes rows under a condition, or that locks rows for such a statement."""
+_FURTHER = re.compile(r"f?(\"\"\"|\"|')\s*AND\b")
+"""The begin of a further condition of a transition or a lease."""
+_WHOLE = re.compile(r"\s*\{_[A-Z]+\}$")
+"""A further condition that another one ends with. Its own mutants drop its parts."""
 _WORD = re.compile(r"--[^\n]*|'[^']*'|\{[^{}]*\}|[A-Za-z_]+|[()]|;", re.DOTALL)
 _ENDS = {")", "ORDER", "GROUP", "LIMIT", "FOR", "RETURNING", "UNION", "ON", "HAVING", "WINDOW", ";"}
 _NO_GUARD = re.compile(
@@ -128,12 +137,15 @@ class _Where:
             yield start, stop, "FALSE" if "OR" in beside else "TRUE"
 
 
-def conditions(statement: str) -> list[tuple[int, int, str]]:
-    """Return start, end and replacement of each condition in the WHEREs of a statement, also in subqueries."""
+def conditions(statement: str, *, since: int | None = None) -> list[tuple[int, int, str]]:
+    """Return start, end and replacement of each condition in the WHEREs of a statement, also in subqueries.
+
+    With `since`, the statement is in a WHERE from this place on.
+    """
     found: list[tuple[int, int, str]] = []
-    open_: list[_Where] = []
+    open_: list[_Where] = [] if since is None else [_Where(0, since)]
     depth = 0
-    for token in _WORD.finditer(statement):
+    for token in _WORD.finditer(statement, since or 0):
         word = token[0].upper()
         current = open_[-1] if open_ and open_[-1].depth == depth else None
         if current is not None and word in _ENDS:
@@ -158,17 +170,26 @@ def mutants_of(path: Path, *, root: Path = ROOT) -> list[Mutant]:
         lines.append(lines[-1] + len(each.encode()))
     raw = source.encode()
     found: list[Mutant] = []
-    for start, end in _literals(ast.parse(source), lines):
+    same: Counter[str] = Counter()
+    for start, end in sorted(_literals(ast.parse(source), lines)):
         literal = raw[start:end].decode()
-        if not _GUARDED.search(literal):
+        further = _FURTHER.match(literal) if path.parent.name == "tables" else None
+        if not (further or _GUARDED.search(literal)):
             continue
-        digest = hashlib.sha256(literal.encode()).hexdigest()[:12]
+        # The first of several equal strings has the digest of the string, and the others have digests of their own.
+        digest = hashlib.sha256(f"{literal}{'#' * same[literal]}".encode()).hexdigest()[:12]
+        same[literal] += 1
         quote = re.search(r"(\"\"\"|\"|')$", literal)
         inner = literal[: -len(quote[0])] if quote else literal
-        spots = [(a, b, to) for a, b, to in conditions(inner) if not _NO_GUARD.match(" ".join(inner[a:b].split()))]
+        if further:
+            inner = _WHOLE.sub("", inner)
+        dropped = conditions(inner, since=further.end() if further else None)
+        spots = [(a, b, to) for a, b, to in dropped if not _NO_GUARD.match(" ".join(inner[a:b].split()))]
         spots += [(each.start(), each.end(), "") for each in re.finditer(_SKIP, inner)]
         for a, b, to in sorted(spots):
             before = inner[a:b].strip()
+            if further:
+                to = f"({to} {'OR' if to == 'TRUE' else 'AND'} {before})"  # noqa: PLW2901
             at = start + len(inner[:a].encode()) + len(inner[a:b].encode()) - len(inner[a:b].lstrip().encode())
             line = raw[:at].count(b"\n") + 1
             name = str(path.relative_to(root))

@@ -56,6 +56,30 @@ READ = text("SELECT 1 FROM t WHERE free")
     assert all(raw[each.start : each.end].decode() == each.before for each in found)
 
 
+def test_a_mutant_of_a_further_condition_keeps_its_parameters(tmp_path: Path) -> None:
+    module = tmp_path / "tables" / "moves.py"
+    module.parent.mkdir()
+    module.write_text("""
+def move(db):
+    apply(guard=f"AND a = :a AND (b OR c) {_REST}", sets=", d = :d")
+    apply(guard="AND e AND EXISTS (SELECT FROM t WHERE f OR g)")
+    apply(guard="AND h")
+    apply(guard="AND h")
+""")
+    found = of_sql.mutants_of(module, root=tmp_path)
+    assert [(each.line, each.after) for each in found] == [
+        (3, "(TRUE OR a = :a)"),
+        (3, "(TRUE OR (b OR c))"),
+        (4, "(TRUE OR e)"),
+        (4, "(TRUE OR EXISTS (SELECT FROM t WHERE f OR g))"),
+        (4, "(FALSE AND f)"),
+        (4, "(FALSE AND g)"),
+        (5, "(TRUE OR h)"),
+        (6, "(TRUE OR h)"),
+    ]
+    assert len({each.key for each in found}) == len(found)
+
+
 def test_every_module_has_its_share_of_the_mutants_of_a_run() -> None:
     names = ("tables/claim_leases", "claims/releases", "tables/offers")
     modules = [of_sql.mutants_of(of_sql.ROOT / "models" / f"{name}.py") for name in names]
