@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from k8s_adapters.client import JSON_PATCH, METADATA_ONLY, Json, KubeClient, object_path
+from k8s_adapters.pods import tests_of
 from ostler.errors import Conflict, Gone, Invalid
 from rules.upstream.retry import RetryPolicy
 
@@ -12,12 +13,12 @@ def set_deadline(
 ) -> bool:
     """Set `activeDeadlineSeconds` of the Pod with this UID to `seconds`. Return True if the deadline was set.
 
-    Return False if the Pod is gone, if another Pod has its name, if the Pod has an earlier deadline, or if the API
-    server refuses the patch for another reason (400, 409, 422). The API server refuses to move an existing deadline to
-    a later time. Raises `Retryable`, `RateLimited` or `Forbidden` if the call fails.
+    Return False if the Pod is gone or terminating, if another Pod has its name, if the Pod has an earlier deadline, or
+    if the API server refuses the patch for another reason (400, 409, 422). The API server refuses to move an existing
+    deadline to a later time. Raises `Retryable`, `RateLimited` or `Forbidden` if the call fails.
     """
     operations: list[Json] = [
-        {"op": "test", "path": "/metadata/uid", "value": uid},
+        *tests_of(uid),
         {"op": "add", "path": "/spec/activeDeadlineSeconds", "value": seconds},
     ]
     path = object_path("pods", namespace=namespace, name=name)

@@ -44,6 +44,20 @@ A volume of any other kind might be attached to another node.
 """
 
 
+def tests_of(uid: str) -> list[Json]:
+    """Return the first operations of every JSON patch of a Pod: the patch fails for another Pod, and at its end.
+
+    kube-apiserver removes a Pod after its grace period in two steps. If a patch arrives between them, the server
+    removes the Pod for the patch, without its UID. It then also removes a new Pod that has the name by now, although
+    the patch tested the UID. The test of the deletion timestamp refuses such a patch. JSON patches count a missing
+    member as null.
+    """
+    return [
+        {"op": "test", "path": "/metadata/uid", "value": uid},
+        {"op": "test", "path": "/metadata/deletionTimestamp", "value": None},
+    ]
+
+
 def get_pod(client: KubeClient, *, namespace: str, name: str, policy: RetryPolicy | None = None) -> PodView | None:
     """Return one Pod, or None if no Pod has this name."""
     try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from k8s_adapters.client import JSON_PATCH, METADATA_ONLY, Json, KubeClient, object_path
 from k8s_adapters.names import CLAIM_ANNOTATION, JOB_ANNOTATIONS, KEEP_NODE, OWNER_LABEL
+from k8s_adapters.pods import tests_of
 from k8s_adapters.retry import answer_of, single
 from ostler.errors import Conflict, Gone, Invalid, Retryable
 from rules.upstream.retry import RetryPolicy
@@ -101,12 +102,12 @@ def annotate_job(
 ) -> bool:
     """Set the annotations `JOB_ANNOTATIONS` to `values`, in the same order.
 
-    The patch tests the Pod's UID and its claim annotation `stamp`. Returns False if the Pod is gone, or if it has
-    another claim annotation by now. Raises other errors of the API server.
+    The patch tests the Pod's UID and its claim annotation `stamp`. Returns False if the Pod is gone or terminating, or
+    if it has another claim annotation by now. Raises other errors of the API server.
     """
     claim = _pointer("annotations", CLAIM_ANNOTATION)
     operations = [
-        {"op": "test", "path": "/metadata/uid", "value": uid},
+        *tests_of(uid),
         {"op": "test", "path": claim, "value": stamp},
         *(_add("annotations", key, value) for key, value in zip(JOB_ANNOTATIONS, values, strict=True)),
     ]
@@ -180,7 +181,7 @@ _POD_GONE = StampResult(outcome=StampOutcome.POD_GONE, seen=None, owner=None)
 def _guarded(*, uid: str, expected: str, value: str) -> list[Json]:
     claim = _pointer("annotations", CLAIM_ANNOTATION)
     return [
-        {"op": "test", "path": "/metadata/uid", "value": uid},
+        *tests_of(uid),
         {"op": "test", "path": claim, "value": expected},
         {"op": "replace", "path": claim, "value": value},
     ]
