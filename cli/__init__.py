@@ -9,8 +9,9 @@ def main() -> None:
     """Run the command. An expected error is reported on stderr as one line, or as one line for each wrong setting.
 
     Exit status 1: the requested object does not exist, the request was refused, or a check failed. 2: wrong usage or a
-    wrong setting. 3: a server did not answer, and a later attempt might succeed. 130: the operator pressed Ctrl-C. This
-    status comes without a message, even while Python still imports the command.
+    wrong setting. 3: a server did not answer, and a later attempt might succeed. 4: `ostler pool convert` printed the
+    pools, and a person has to decide about parts of them. 130: the operator pressed Ctrl-C. This status comes without a
+    message, even while Python still imports the command.
     """
     try:
         _run()

@@ -1,8 +1,8 @@
 """Autoscaler of all pools: share the fleets, decide for each pool, and leave doubtful pools unchanged.
 
-Pools that are deleted, paused or invalid stay unchanged. All pools stay unchanged while the gate of GitHub or
-Kubernetes is closed. While an upstream fails, jobs accumulate, and more Pods do not help them. Existing Pods might also
-seem to be missing (decision 0013). No pool shrinks while the rows might be older than the cluster.
+Pools that are deleted, paused or invalid stay unchanged. All pools stay unchanged while the gate of GitHub or of
+Kubernetes is tripped. While an upstream fails, jobs accumulate, and more Pods do not help them. Existing Pods might
+also seem to be missing (decision 0013). No pool shrinks while the rows might be older than the cluster.
 
 If a pool would shrink because a node is not Ready, the node still counts for `scaleDownDelay`. The node might become
 Ready again, and the loss of the node must not delete healthy Pods on other nodes. A pool does not grow if its jobs wait

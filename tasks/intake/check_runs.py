@@ -34,7 +34,7 @@ RESERVE = 5.0
 
 @task(CHECK_RUNS, policy=SWEEP)
 def check_runs() -> None:
-    """Examine jobs, and create or change their check runs. While the gate of GitHub is closed, do nothing."""
+    """Examine jobs, and create or change their check runs. While the gate of GitHub is tripped, do nothing."""
     rt = runtime()
     late = timedelta(seconds=rt.settings.check_runs_after)
     if not late or not rt.transaction(gates.is_open, Upstream.GITHUB):
