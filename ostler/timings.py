@@ -173,9 +173,9 @@ class Timings(BaseModel):
         default=300,
         gt=0,
         description=(
-            "Seconds for which a job is queued before Ostler reserves budget of its account for the job. Held jobs, "
-            "and pools without offered Pods, get no reservation. With larger values, small jobs overtake a large job "
-            "for longer"
+            "Seconds after the creation of a job at GitHub. If the job is then still queued, Ostler reserves budget of "
+            "its account for it. Held jobs, and pools without offered Pods, get no reservation. With larger values, "
+            "small jobs overtake a large job for longer"
         ),
     )
 
