@@ -312,6 +312,22 @@ def test_completed_on_a_runner_that_held_another_job_gives_that_back_first(datab
     assert applied.wakes == {pool}
 
 
+@pytest.mark.parametrize(("state", "then"), [("claimed", "queued"), ("running", "running")])
+def test_a_claim_that_ends_with_another_job_queues_it_only_if_it_is_claimed(
+    database: Database, pool: int, state: str, then: str
+) -> None:
+    engine = database.engine
+    deliver(engine, queued(1), queued(2))
+    claim = add_claim(engine, pool, 1, runner="r-1")
+    deliver(engine, in_progress(1, "r-1"))
+    with engine.begin() as db:  # no webhook leads to these rows
+        db.execute(text("UPDATE jobs SET state = :state WHERE id = 2"), {"state": state})
+        db.execute(text("UPDATE claims SET job_id = 2 WHERE id = :id"), {"id": claim})
+    deliver(engine, completed(1, "r-1"))
+    assert claim_row(engine, claim).end_reason == "completed"
+    assert job_row(engine, 2).state == then
+
+
 def test_completed_on_another_claims_runner_swaps_before_it_ends(database: Database, pool: int) -> None:
     engine = database.engine
     deliver(engine, queued(1), queued(2))
