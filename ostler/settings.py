@@ -619,7 +619,7 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=600,
         ge=60,
         description=(
-            "Seconds for which a node is unreachable before it counts as gone. Ostler then replaces the Pods of the "
+            "Seconds before an unreachable node counts as gone. Ostler then replaces the Pods of the "
             "node, and deletes most of them by force (`docs/operations/nodes.md`). Larger values wait longer for the "
             "node to return"
         ),
@@ -630,7 +630,7 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=259200,
         gt=0,
         description=(
-            "Seconds for which GitHub stores deliveries of webhooks: 259200 (3 days) on github.com, 604800 (7 days) "
+            "Retention of webhook deliveries at GitHub in seconds: 259200 (3 days) on github.com, 604800 (7 days) "
             "on an Enterprise Server. Ostler asks GitHub to send lost webhooks again up to this age"
         ),
     )
@@ -651,7 +651,7 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=2592000,
         gt=0,
         description=(
-            "Seconds for which Ostler stores events of jobs and claims, sweep runs, stalls and runner failures. "
+            "Retention in seconds of events of jobs and claims, sweep runs, stalls and runner failures. "
             "Larger values need more disk"
         ),
     )
@@ -659,7 +659,7 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         default=7776000,
         ge=1209600,
         description=(
-            "Seconds for which Ostler stores completed jobs, ended claims and rows of Pods that are gone, 1209600 "
+            "Retention in seconds of completed jobs, ended claims and rows of Pods that are gone, 1209600 "
             "(14 days) at least. Larger values need more disk"
         ),
     )

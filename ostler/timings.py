@@ -157,7 +157,7 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds for which a spare waits for a job. The sweep `unused_runners` then deregisters its runner and "
+            "Seconds that a spare waits for a job. The sweep `unused_runners` then deregisters its runner and "
             "retires its Pod. Larger values need fewer mints, but Pods stay idle longer"
         ),
     )
@@ -306,7 +306,7 @@ class Timings(BaseModel):
         default=600,
         ge=0,
         description=(
-            "Seconds for which GitHub must show a persistent runner as offline before the sweep `persistent_runners` "
+            "Seconds after GitHub first shows a persistent runner as offline before the sweep `persistent_runners` "
             "replaces its Pod; six times as long while three or more runners, and most runners of the scope, are "
             "offline and its node is not gone. With larger values, runners survive longer interruptions of their "
             "network"
@@ -393,7 +393,7 @@ class Timings(BaseModel):
         default=604800,
         gt=259200,
         description=(
-            "Seconds for which Ostler stores the GUID of a webhook: more than 259200, and not less than "
+            "Retention of the GUID of a webhook in seconds: more than 259200, and not less than "
             "OSTLER_REDELIVERY_KEPT, because Ostler might otherwise request webhooks that already arrived. Larger "
             "values need more disk"
         ),
@@ -421,7 +421,7 @@ class Timings(BaseModel):
         default=7776000,
         gt=0,
         description=(
-            "Seconds for which Ostler stores repairs with a known result, and changes of accounts, gates, jobs, "
+            "Retention in seconds of repairs with a known result, and changes of accounts, gates, jobs, "
             "pools, sweeps and tokens. Larger values need more disk"
         ),
     )
@@ -441,7 +441,7 @@ class Timings(BaseModel):
         default=60,
         gt=0,
         description=(
-            "Seconds for which a call to an upstream counts in the evaluations of its gate. With larger values, "
+            "Maximum age in seconds of the calls that count in the evaluations of a gate. With larger values, "
             "gates trip and recover later"
         ),
     )

@@ -49,7 +49,7 @@ _DEFAULTS: Mapping[str, str] = {
     "dockerEnabled": "the runners have a Docker daemon",
     "image": "the runners have the image of their controller or chart",
     "resources": "the runners have no limits, and the pool would get 2 CPU, 4Gi memory and 10Gi disk",
-    "securityContext": "the jobs may use sudo, and jobs of the pool may not (docs/operations/rights-of-jobs.md)",
+    "securityContext": "the jobs may use sudo, and jobs of the pool cannot (docs/operations/rights-of-jobs.md)",
     "serviceAccountName": "the runners have the token of their namespace's default ServiceAccount",
     "workDir": "the runners work in /runner/_work",
 }
