@@ -188,12 +188,11 @@ def mutants_of(path: Path, *, root: Path = ROOT) -> list[Mutant]:
         spots += [(each.start(), each.end(), "") for each in re.finditer(_SKIP, inner)]
         for a, b, to in sorted(spots):
             before = inner[a:b].strip()
-            if further:
-                to = f"({to} {'OR' if to == 'TRUE' else 'AND'} {before})"  # noqa: PLW2901
+            written = f"({to} {'OR' if to == 'TRUE' else 'AND'} {before})" if further else to
             at = start + len(inner[:a].encode()) + len(inner[a:b].encode()) - len(inner[a:b].lstrip().encode())
             line = raw[:at].count(b"\n") + 1
             name = str(path.relative_to(root))
-            found.append(Mutant(name, line, at, at + len(before.encode()), before, to, digest))
+            found.append(Mutant(name, line, at, at + len(before.encode()), before, written, digest))
     return found
 
 
