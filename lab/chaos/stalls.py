@@ -59,7 +59,8 @@ class Circumstance(StrEnum):
 class Stalled:
     """One stall, in Unix seconds. `release_repeated` says that `resume` sent its release again.
 
-    `said_busy` says that GitHub refused to delete the runner during the stall.
+    `said_busy` says that GitHub refused to delete the runner during the stall, or that a persistent runner was
+    executing a job when the stall began.
     """
 
     cause: Cause
@@ -165,7 +166,11 @@ def read_stalls(db: Connection, *, since: float) -> Sequence[Stalled]:
                              AND r.what = 'repeat' AND r.before = 'releasing' AND r.at BETWEEN s.since AND s.served_at)
                        AS release_repeated,
                    EXISTS (SELECT FROM claim_events e WHERE e.claim_id = s.claim_id AND e.transition = 'refuse_release'
-                             AND e.at BETWEEN s.since AND s.served_at) AS said_busy,
+                             AND e.at BETWEEN s.since AND s.served_at)
+                     -- The release of a persistent runner waits without an event while GitHub says "busy" (law L3).
+                     OR EXISTS (SELECT FROM claims c JOIN executions x ON x.claim_id = c.id
+                                WHERE c.id = s.claim_id AND c.purpose = 'register' AND x.started_at <= s.since
+                                  AND coalesce(x.ended_at, 'infinity') > s.since) AS said_busy,
                    coalesce((SELECT string_agg(format('%s %s', e.transition,
                                                       round(extract(epoch FROM e.at - s.since), 1)), ', ' ORDER BY e.id)
                              FROM claim_events e WHERE e.claim_id = s.claim_id), '') AS history

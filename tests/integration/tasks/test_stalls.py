@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lab.chaos.stalls import read_stalls
 from models.claims.releases import refuse_release
 from models.claims.steps import begin_mint, commit_mint
 from models.db.engine import transaction
@@ -263,3 +264,33 @@ def lost(stage: Stage) -> int:
 
 def mark(stage: Stage, claim: int, found_by: FoundBy) -> None:
     transaction(stage.rt.engine, lambda db: stalls.mark(db, claim, Cause.POD_GONE, found_by, now=utcnow()))
+
+
+@pytest.mark.parametrize(
+    ("purpose", "ended", "busy"), [("register", 10, True), ("register", 90, False), ("job", 10, False)]
+)
+def test_chaos_knows_that_a_persistent_runner_was_busy_when_its_pod_vanished(
+    stage: Stage, pod: str, purpose: str, ended: int, busy: bool
+) -> None:
+    stage.job(7, state="completed")
+    claim = stage.claim(pod, job_id=None, state="delivered", runner=RUNNER)
+    stage.rows("UPDATE claims SET purpose = :purpose WHERE id = :id", purpose=purpose, id=claim)
+    stage.rows(
+        """
+        INSERT INTO executions (job_id, runner_name, claim_id, account_id, vcpu, memory, started_at, ended_at)
+        VALUES (7, :runner, :claim, 1, 1000, 1, now() - interval '200 s', now() - make_interval(secs => :ended))
+        """,
+        runner=RUNNER,
+        claim=claim,
+        ended=ended,
+    )
+    stage.rows(
+        """
+        INSERT INTO stalls (cause, found_by, claim_id, since, served_at)
+        VALUES ('pod_gone', 'watch', :claim, now() - interval '70 s', now())
+        """,
+        claim=claim,
+    )
+    with stage.rt.engine.connect() as db:
+        (found,) = read_stalls(db, since=utcnow().timestamp() - 600)
+    assert found.said_busy is busy
