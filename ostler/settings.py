@@ -25,7 +25,7 @@ from ostler.errors import ConfigurationError
 from ostler.github_urls import api_url_of, misplaced
 from ostler.secrets import LEAST, Secret
 from ostler.task_names import SWEEPS
-from ostler.timings import Timings, overrides
+from ostler.timings import Timings, help_of, overrides
 from ostler.variables import Stranger, nearest, strangers, variable
 
 if TYPE_CHECKING:
@@ -34,20 +34,21 @@ if TYPE_CHECKING:
 Read = TypeVar("Read", bound=BaseSettings)
 
 
-class Trust(BaseSettings):
-    """Certificate authorities that this process trusts in addition to those of the system."""
+class Environment(BaseSettings):
+    """Base of all settings: `OSTLER_…` variables. The docstring of a field is its help."""
 
     model_config = SettingsConfigDict(
         env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
     )
 
-    ca_bundle: str | None = Field(
-        default=None,
-        description=(
-            "Path of a PEM file with private certificate authorities for GitHub and Redis, in addition to those of "
-            "the system. For Postgres set `sslrootcert` in OSTLER_DATABASE_URL"
-        ),
-    )
+
+class Trust(Environment):
+    """Certificate authorities that this process trusts in addition to those of the system."""
+
+    ca_bundle: str | None = None
+    """Path of a PEM file with private certificate authorities for GitHub and Redis, in addition to those of the system.
+    For Postgres set `sslrootcert` in OSTLER_DATABASE_URL.
+    """
 
     @field_validator("ca_bundle")
     @classmethod
@@ -63,20 +64,12 @@ class Stores(Trust):
     A command needs Redis only to make a change take effect at once.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
-
-    database_url: Secret = Field(
-        description="Address of Postgres, for example `postgresql://user:password@host:5432/name`"
-    )
-    redis_url: Secret | None = Field(
-        default=None,
-        description=(
-            "Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of "
-            "beat and the rate limits for GitHub"
-        ),
-    )
+    database_url: Secret
+    """Address of Postgres, for example `postgresql://user:password@host:5432/name`."""
+    redis_url: Secret | None = None
+    """Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of beat and
+    the rate limits for GitHub.
+    """
 
     @field_validator("database_url", "redis_url", mode="before")
     @classmethod
@@ -97,22 +90,15 @@ class Stores(Trust):
 class ApiAccess(Trust):
     """Settings of the operator's commands that can ask the REST API instead of Postgres."""
 
-    api_url: str | None = Field(
-        default=None,
-        description=(
-            "Address of web, for example `https://ostler.example.com`. If it is set, the commands `ostler jobs`, "
-            "`job`, `pods`, `pod`, `pool show`, `pool history`, `pool pause`, `pool resume`, `account show`, `usage` "
-            "and `changes` ask the REST API, and need access to neither Postgres nor the cluster"
-        ),
-    )
-    api_token: Secret | None = Field(
-        default=None,
-        validate_default=True,
-        description=(
-            "API token for OSTLER_API_URL, from `ostler token create`, with the scope `read`, for `ostler pool "
-            "pause` and `resume` also `write`. Over plain HTTP it can be read on the way"
-        ),
-    )
+    api_url: str | None = None
+    """Address of web, for example `https://ostler.example.com`. If it is set, the commands `ostler jobs`, `job`,
+    `pods`, `pod`, `pool show`, `pool history`, `pool pause`, `pool resume`, `account show`, `usage` and `changes` ask
+    the REST API, and need access to neither Postgres nor the cluster.
+    """
+    api_token: Secret | None = Field(default=None, validate_default=True)
+    """API token for OSTLER_API_URL, from `ostler token create`, with the scope `read`, for `ostler pool pause` and
+    `resume` also `write`. Over plain HTTP it can be read on the way.
+    """
 
     @field_validator("api_url")
     @classmethod
@@ -131,27 +117,17 @@ class ApiAccess(Trust):
         return secret(value)
 
 
-class Namespaces(BaseSettings):
+class Namespaces(Environment):
     """Namespaces of pools and runner Pods: one, and a second one if the owner of the cluster allows more privileges."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
-
-    namespace: str = Field(
-        default="ostler-runners",
-        description=(
-            "Kubernetes namespace of the pools and of their runner Pods, except for pools in "
-            "OSTLER_ELEVATED_NAMESPACE. It also has the epoch and the Lease of the watch"
-        ),
-    )
-    elevated_namespace: str | None = Field(
-        default=None,
-        description=(
-            "Kubernetes namespace, other than OSTLER_NAMESPACE, of the pools that need a Pod Security level above "
-            "`restricted`, and of their runner Pods. If it is empty, such pools are Degraded"
-        ),
-    )
+    namespace: str = "ostler-runners"
+    """Kubernetes namespace of the pools and of their runner Pods, except for pools in OSTLER_ELEVATED_NAMESPACE. It
+    also has the epoch and the Lease of the watch.
+    """
+    elevated_namespace: str | None = None
+    """Kubernetes namespace, other than OSTLER_NAMESPACE, of the pools that need a Pod Security level above
+    `restricted`, and of their runner Pods. If it is empty, such pools are Degraded.
+    """
 
     @field_validator("elevated_namespace")
     @classmethod
@@ -167,46 +143,42 @@ class Namespaces(BaseSettings):
 
 
 class Cluster(Namespaces):
-    """Settings of commands that call only the cluster: its kubeconfig and the namespaces of the pools."""
+    """Settings of the access to the cluster: its kubeconfig and the namespaces of the pools."""
 
-    kubeconfig: str | None = Field(
-        default=None,
-        description=(
-            "Path of the kubeconfig of web, of a worker or of the watch. If it is empty, the process uses the "
-            "ServiceAccount of its Pod. An operator's command searches further places if it is empty"
-        ),
-    )
+    kubeconfig: str | None = None
+    """Path of the kubeconfig of web, of a worker or of the watch. If it is empty, the process uses the ServiceAccount
+    of its Pod. An operator's command searches further places if it is empty.
+    """
 
 
-class Logs(BaseSettings):
+class Logs(Environment):
     """Settings of the logs of a process."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
-
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO",
-        description="Lowest level of the messages that are logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`",
-    )
-    log_style: Literal["json", "console"] = Field(
-        default="json", description="Format of log lines: `json` for programs, `console` for people"
-    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Lowest level of the messages that are logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
+    log_style: Literal["json", "console"] = "json"
+    """Format of log lines: `json` for programs, `console` for people."""
 
 
-class Timed(BaseSettings):
+class Watched(Environment):
+    """Settings of a process that shows its health in a file and has a port for metrics."""
+
+    alive_file: str | None = None
+    """Path of a file that `ostler healthy worker` and `ostler healthy watch` read; they fail if this setting is empty.
+    A worker touches the file at each heartbeat while it reads its queues, a watch each time the cluster answers a
+    request for its Lease.
+    """
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, they serve no metrics. Metrics of web are on
+    OSTLER_WEB_PRIVATE_PORT.
+    """
+
+
+class Timed(Environment):
     """Timings of a process. Tests and chaos runs override them."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
-
-    timings: Annotated[Timings, NoDecode] = Field(
-        default_factory=Timings,
-        description=(
-            "JSON object that overrides timings, for tests and chaos runs. The names in it are not a stable interface"
-        ),
-    )
+    timings: Annotated[Timings, NoDecode] = Field(default_factory=Timings)
+    """JSON object that overrides timings, for tests and chaos runs. The names in it are not a stable interface."""
 
     @field_validator("timings", mode="before")
     @classmethod
@@ -214,41 +186,26 @@ class Timed(BaseSettings):
         return overrides(value)
 
 
-class App(BaseSettings):
+class App(Environment):
     """Settings of the GitHub App: the addresses of GitHub, and the id and the key of the App."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
-
-    github_url: str = Field(
-        default="https://github.com",
-        description=(
-            "Address of GitHub in a browser. Use `https://SUBDOMAIN.ghe.com` for data residency and `https://HOST` "
-            "for an Enterprise Server"
-        ),
-    )
-    github_api_url: str = Field(
-        default="https://api.github.com",
-        description=(
-            "Root address of GitHub's REST API, only if it differs from the address that Ostler derives from "
-            "OSTLER_GITHUB_URL"
-        ),
-    )
-    github_app_id: str = Field(description="Client id or app id of the GitHub App")
-    github_private_key: Secret = Field(
-        description="Private key of the GitHub App, as PEM text. You can write `\\n` for each line end"
-    )
-    check_runs_after: int = Field(
-        default=0,
-        ge=0,
-        le=86400,
-        description=(
-            "Seconds that a job waits until a check run on its commit tells why it waits. A check run also tells "
-            "that the Pod of a job ended before the job. With 0, Ostler makes no check runs. Larger values make "
-            "fewer calls to GitHub. The App needs the permission `checks: write`"
-        ),
-    )
+    github_url: str = "https://github.com"
+    """Address of GitHub in a browser. Use `https://SUBDOMAIN.ghe.com` for data residency and `https://HOST` for an
+    Enterprise Server.
+    """
+    github_api_url: str = "https://api.github.com"
+    """Root address of GitHub's REST API, only if it differs from the address that Ostler derives from
+    OSTLER_GITHUB_URL.
+    """
+    github_app_id: str
+    """Client id or app id of the GitHub App."""
+    github_private_key: Secret
+    r"""Private key of the GitHub App, as PEM text. You can write `\n` for each line end."""
+    check_runs_after: int = Field(default=0, ge=0, le=86400)
+    """Seconds that a job waits until a check run on its commit tells why it waits. A check run also tells that the Pod
+    of a job ended before the job. With 0, Ostler makes no check runs. Larger values make fewer calls to GitHub. The App
+    needs the permission `checks: write`.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -285,52 +242,33 @@ def _is_right(value: Any) -> bool:
     return value in ("read", "write")
 
 
-class Login(BaseSettings):
+class Login(Environment):
     """Settings of an OpenID provider, through which people log in to the dashboard."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="OSTLER_", env_ignore_empty=True, frozen=True, extra="ignore", arbitrary_types_allowed=True
-    )
-
-    oidc_issuer: str | None = Field(
-        default=None,
-        description=(
-            "Issuer URL of an OpenID provider, through which people log in to the dashboard without an API token. "
-            "Also set OSTLER_OIDC_CLIENT_ID, OSTLER_OIDC_REDIRECT_URL and OSTLER_OIDC_GROUPS"
-        ),
-    )
-    oidc_client_id: str | None = Field(default=None, description="Id of Ostler's client at the OpenID provider")
-    oidc_client_secret: Secret | None = Field(
-        default=None,
-        description="Secret of Ostler's client at the OpenID provider. Leave it out for a public client",
-    )
-    oidc_redirect_url: str | None = Field(
-        default=None,
-        description=(
-            "Address of the dashboard for the OpenID provider, `https://HOST/ui/oidc/callback`. Register it at the "
-            "provider"
-        ),
-    )
-    oidc_groups_claim: str = Field(
-        default="groups", description="Claim of the ID token that contains the groups of a person"
-    )
-    oidc_scopes: str = Field(
-        default="openid profile",
-        description=(
-            "Scopes that Ostler requests from the OpenID provider, separated by spaces. Some providers send the "
-            "groups only with the scope `groups`"
-        ),
-    )
+    oidc_issuer: str | None = None
+    """Issuer URL of an OpenID provider, through which people log in to the dashboard without an API token. Also set
+    OSTLER_OIDC_CLIENT_ID, OSTLER_OIDC_REDIRECT_URL and OSTLER_OIDC_GROUPS.
+    """
+    oidc_client_id: str | None = None
+    """Id of Ostler's client at the OpenID provider."""
+    oidc_client_secret: Secret | None = None
+    """Secret of Ostler's client at the OpenID provider. Leave it out for a public client."""
+    oidc_redirect_url: str | None = None
+    """Address of the dashboard for the OpenID provider, `https://HOST/ui/oidc/callback`. Register it at the provider.
+    """
+    oidc_groups_claim: str = "groups"
+    """Claim of the ID token that contains the groups of a person."""
+    oidc_scopes: str = "openid profile"
+    """Scopes that Ostler requests from the OpenID provider, separated by spaces. Some providers send the groups only
+    with the scope `groups`.
+    """
 
     oidc_groups: Annotated[dict[str, Literal["read", "write"] | tuple[str | int, ...]], NoDecode] = Field(
-        default={},
-        validate_default=True,
-        description=(
-            "JSON object with the rights of each group at the OpenID provider: `write` (see and change everything), "
-            "`read` (see everything) or a list of logins or ids of accounts (see only these). A person has the "
-            "rights of all groups"
-        ),
+        default={}, validate_default=True
     )
+    """JSON object with the rights of each group at the OpenID provider: `write` (see and change everything), `read`
+    (see everything) or a list of logins or ids of accounts (see only these). A person has the rights of all groups.
+    """
 
     @field_validator("oidc_client_secret", mode="before")
     @classmethod
@@ -371,269 +309,140 @@ class Login(BaseSettings):
         return value
 
 
-class Settings(Stores, App, Login, Namespaces, Timed, Logs):
+class Settings(Stores, App, Login, Cluster, Timed, Logs, Watched):
     """Immutable settings of web and of the workers."""
 
     # Stores
-    redis_url: Secret = Field(
-        description=(
-            "Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of "
-            "beat and the rate limits for GitHub"
-        ),
-    )
-    connection_share: int = Field(
-        default=16,
-        ge=1,
-        description=(
-            "Maximum number of Postgres connections of this process. Web or a worker that needs more does not start. "
-            "Larger values need a larger OSTLER_CONNECTION_BUDGET"
-        ),
-    )
-    connection_budget: int = Field(
-        default=25,
-        ge=1,
-        description=(
-            "Sum of the connection shares of all replicas of web and of the workers. They do not start if this sum "
-            "plus a reserve of 10 exceeds `max_connections` of Postgres"
-        ),
-    )
-    alive_file: str | None = Field(
-        default=None,
-        description=(
-            "Path of a file that `ostler healthy worker` and `ostler healthy watch` read; they fail if this setting "
-            "is empty. A worker touches the file at each heartbeat while it reads its queues, a watch each time the "
-            "cluster answers a request for its Lease"
-        ),
-    )
-    worker_threads: int = Field(
-        default=16,
-        ge=1,
-        le=200,
-        description=(
-            "Number of threads of one worker process. Larger values run more tasks at once and need more connections"
-        ),
-    )
+    redis_url: Secret
+    """Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of beat and
+    the rate limits for GitHub.
+    """
+    connection_share: int = Field(default=16, ge=1)
+    """Maximum number of Postgres connections of this process. Web or a worker that needs more does not start. Larger
+    values need a larger OSTLER_CONNECTION_BUDGET.
+    """
+    connection_budget: int = Field(default=25, ge=1)
+    """Sum of the connection shares of all replicas of web and of the workers. They do not start if this sum plus a
+    reserve of 10 exceeds `max_connections` of Postgres.
+    """
+    worker_threads: int = Field(default=16, ge=1, le=200)
+    """Number of threads of one worker process. Larger values run more tasks at once and need more connections."""
 
     # GitHub
-    github_mints_per_minute: int = Field(
-        default=180,
-        ge=1,
-        description=(
-            "Maximum number of runners that Ostler registers per minute for one installation, a third of them in one "
-            "burst. Larger values use up GitHub's rate limit faster"
-        ),
-    )
-    webhook_secrets: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        description=(
-            "Webhook secrets of the GitHub App, separated by commas, each with 16 characters or more. While you "
-            "change the secret, set both the new and the old secret"
-        )
-    )
+    github_mints_per_minute: int = Field(default=180, ge=1)
+    """Maximum number of runners that Ostler registers per minute for one installation, a third of them in one burst.
+    Larger values use up GitHub's rate limit faster.
+    """
+    webhook_secrets: Annotated[tuple[Secret, ...], NoDecode]
+    """Webhook secrets of the GitHub App, separated by commas, each with 16 characters or more. While you change the
+    secret, set both the new and the old secret.
+    """
 
     # Secrets at rest
-    encryption_keys: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        description=(
-            "Fernet keys, separated by commas, newest first. Ostler encrypts JIT configs and signs page cursors of "
-            "the REST API with the first key. It decrypts and verifies with all keys"
-        ),
-    )
+    encryption_keys: Annotated[tuple[Secret, ...], NoDecode]
+    """Fernet keys, separated by commas, newest first. Ostler encrypts JIT configs and signs page cursors of the REST
+    API with the first key. It decrypts and verifies with all keys.
+    """
 
     # Kubernetes
-    kubeconfig: str | None = Field(
-        default=None,
-        description=(
-            "Path of the kubeconfig of web, of a worker or of the watch. If it is empty, the process uses the "
-            "ServiceAccount of its Pod. An operator's command searches further places if it is empty"
-        ),
-    )
-    allowed_pod_security: Literal["restricted", "baseline", "privileged"] = Field(
-        default="restricted",
-        description=(
-            "Least strict Pod Security level of pools: `restricted`, `baseline` or `privileged`. The last two need "
-            "OSTLER_ELEVATED_NAMESPACE. A pool that asks for a less strict level is Degraded"
-        ),
-    )
-    pod_job_annotations: bool = Field(
-        default=False,
-        description=(
-            "True if Ostler writes the repository, the workflow and the name of the running job into annotations of "
-            "its Pod. This costs about one call to the API server per job. Everybody who may read Pods can then read "
-            "these names"
-        ),
-    )
-    dispatch_url: str = Field(
-        default="http://ostler-web-polls.ostler.svc/runners/v1/dispatch",
-        description="Address that runner Pods poll. A change replaces every starting or warm Pod",
-    )
-    dispatch_ca: str | None = Field(
-        default=None,
-        description=(
-            "Name of a ConfigMap with certificate authorities in the key `ca.crt`, in each namespace of runner Pods. "
-            "With an OSTLER_DISPATCH_URL of `https://`, runner Pods trust only these when they poll, and a change "
-            "replaces every starting or warm Pod. If it is empty, they trust those of their image"
-        ),
-    )
-    hooks_image: str | None = Field(
-        default=None,
-        description=(
-            "Image of the sidecar in pools with `containers.mode: kubernetes`: Ostler's own image. A change replaces "
-            "every starting or warm Pod of these pools. If it is empty, these pools are Degraded"
-        ),
-    )
-    buildkit_image: str | None = Field(
-        default=None,
-        description=(
-            "Image of the sidecar in pools with `containers.mode: buildkit`, with `buildkitd`, `buildctl` and "
-            "`buildkit-runc`. A change replaces every starting or warm Pod of these pools. If it is empty, these "
-            "pools are Degraded"
-        ),
-    )
-    dind_image: str | None = Field(
-        default=None,
-        description=(
-            "Image of the sidecar in pools with `containers.mode: dind`, with the programs and the entry point of "
-            "`docker:dind`. A change replaces every starting or warm Pod of these pools. If it is empty, these pools "
-            "are Degraded"
-        ),
-    )
-    token_audience: str = Field(
-        default="ostler-dispatch",
-        description=(
-            "Audience of the ServiceAccount tokens that runner Pods send with a poll, the same in web and the "
-            "workers. A change replaces every starting or warm Pod"
-        ),
-    )
+    allowed_pod_security: Literal["restricted", "baseline", "privileged"] = "restricted"
+    """Least strict Pod Security level of pools: `restricted`, `baseline` or `privileged`. The last two need
+    OSTLER_ELEVATED_NAMESPACE. A pool that asks for a less strict level is Degraded.
+    """
+    pod_job_annotations: bool = False
+    """True if Ostler writes the repository, the workflow and the name of the running job into annotations of its Pod.
+    This costs about one call to the API server per job. Everybody who may read Pods can then read these names.
+    """
+    dispatch_url: str = "http://ostler-web-polls.ostler.svc/runners/v1/dispatch"
+    """Address that runner Pods poll. A change replaces every starting or warm Pod."""
+    dispatch_ca: str | None = None
+    """Name of a ConfigMap with certificate authorities in the key `ca.crt`, in each namespace of runner Pods. With an
+    OSTLER_DISPATCH_URL of `https://`, runner Pods trust only these when they poll, and a change replaces every starting
+    or warm Pod. If it is empty, they trust those of their image.
+    """
+    hooks_image: str | None = None
+    """Image of the sidecar in pools with `containers.mode: kubernetes`: Ostler's own image. A change replaces every
+    starting or warm Pod of these pools. If it is empty, these pools are Degraded.
+    """
+    buildkit_image: str | None = None
+    """Image of the sidecar in pools with `containers.mode: buildkit`, with `buildkitd`, `buildctl` and `buildkit-runc`.
+    A change replaces every starting or warm Pod of these pools. If it is empty, these pools are Degraded.
+    """
+    dind_image: str | None = None
+    """Image of the sidecar in pools with `containers.mode: dind`, with the programs and the entry point of
+    `docker:dind`. A change replaces every starting or warm Pod of these pools. If it is empty, these pools are
+    Degraded.
+    """
+    token_audience: str = Field(default="ostler-dispatch")
+    """Audience of the ServiceAccount tokens that runner Pods send with a poll, the same in web and the workers. A
+    change replaces every starting or warm Pod.
+    """
 
     # Web
-    web_host: str = Field(default="0.0.0.0", description="Network address that `ostler web` listens on")  # noqa: S104
-    web_port: int = Field(
-        default=8080,
-        ge=0,
-        le=65535,
-        description="Public port of `ostler web`, for webhooks, the REST API and the dashboard",
-    )
-    web_polls_port: int = Field(
-        default=8081,
-        ge=0,
-        le=65535,
-        description="Port of `ostler web` for polls without TLS, open if OSTLER_WEB_PLAIN_POLLS is true",
-    )
-    web_polls_tls_port: int = Field(
-        default=8443,
-        ge=0,
-        le=65535,
-        description="Port of `ostler web` for polls over TLS, open if OSTLER_WEB_POLLS_TLS_CERT is set",
-    )
-    web_polls_tls_cert: str | None = Field(
-        default=None,
-        description=(
-            "Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Web checks the "
-            "file for changes every 10 seconds"
-        ),
-    )
-    web_polls_tls_key: str | None = Field(
-        default=None,
-        validate_default=True,
-        description=(
-            "Path of a PEM file with the private key of OSTLER_WEB_POLLS_TLS_CERT. Set both settings or neither"
-        ),
-    )
-    web_plain_polls: bool = Field(
-        default=True,
-        validate_default=True,
-        description=(
-            "True if OSTLER_WEB_POLLS_PORT serves polls without TLS. It must be true without "
-            "OSTLER_WEB_POLLS_TLS_CERT. Disable it when every Pod polls over TLS"
-        ),
-    )
-    web_private_port: int = Field(
-        default=9090, ge=0, le=65535, description="Private port of `ostler web`, for metrics and health"
-    )
-    web_public_polls: bool = Field(
-        default=True,
-        description=(
-            "True if OSTLER_WEB_PORT also serves polls, for Pods of older releases. Disable it when no such Pod is left"
-        ),
-    )
-    web_ui: bool = Field(
-        default=True,
-        description=(
-            "True if OSTLER_WEB_PORT also serves the dashboard under `/ui`. If it is false, `/ui` answers 404"
-        ),
-    )
-    intake_queue: int = Field(
-        default=5000,
-        ge=1,
-        description=(
-            "Maximum number of webhooks about jobs that wait in one web process for their commit. If the queue is "
-            "full, web answers 503 to the newest webhook of the account with the most waiting webhooks, and Ostler "
-            "later asks GitHub to send it again. Larger values need more memory"
-        ),
-    )
+    web_host: str = Field(default="0.0.0.0")  # noqa: S104  in a Pod
+    """Network address that `ostler web` listens on."""
+    web_port: int = Field(default=8080, ge=0, le=65535)
+    """Public port of `ostler web`, for webhooks, the REST API and the dashboard."""
+    web_polls_port: int = Field(default=8081, ge=0, le=65535)
+    """Port of `ostler web` for polls without TLS, open if OSTLER_WEB_PLAIN_POLLS is true."""
+    web_polls_tls_port: int = Field(default=8443, ge=0, le=65535)
+    """Port of `ostler web` for polls over TLS, open if OSTLER_WEB_POLLS_TLS_CERT is set."""
+    web_polls_tls_cert: str | None = None
+    """Path of a PEM file with the certificate for OSTLER_WEB_POLLS_TLS_PORT and its chain. Web checks the file for
+    changes every 10 seconds.
+    """
+    web_polls_tls_key: str | None = Field(default=None, validate_default=True)
+    """Path of a PEM file with the private key of OSTLER_WEB_POLLS_TLS_CERT. Set both settings or neither."""
+    web_plain_polls: bool = Field(default=True, validate_default=True)
+    """True if OSTLER_WEB_POLLS_PORT serves polls without TLS. It must be true without OSTLER_WEB_POLLS_TLS_CERT.
+    Disable it when every Pod polls over TLS.
+    """
+    web_private_port: int = Field(default=9090, ge=0, le=65535)
+    """Private port of `ostler web`, for metrics and health."""
+    web_public_polls: bool = True
+    """True if OSTLER_WEB_PORT also serves polls, for Pods of older releases. Disable it when no such Pod is left."""
+    web_ui: bool = True
+    """True if OSTLER_WEB_PORT also serves the dashboard under `/ui`. If it is false, `/ui` answers 404."""
+    intake_queue: int = Field(default=5000, ge=1)
+    """Maximum number of webhooks about jobs that wait in one web process for their commit. If the queue is full, web
+    answers 503 to the newest webhook of the account with the most waiting webhooks, and Ostler later asks GitHub to
+    send it again. Larger values need more memory.
+    """
 
     # Accounts
-    new_accounts: Literal["hold", "serve"] = Field(
-        default="hold",
-        description=(
-            "Access of new accounts. With `hold`, their jobs are held until an operator runs `ostler account allow`, "
-            "except those of the App's owner. With `serve`, the jobs of every account that installs the App run "
-            "within the default budget. Known accounts do not change"
-        ),
-    )
-    default_budget_count: int = Field(
-        default=20,
-        ge=0,
-        description=(
-            "Number of Pods that a new account can use at once. Known accounts do not change. Larger values allow "
-            "more jobs at once"
-        ),
-    )
-    default_budget_vcpu: int = Field(
-        default=80,
-        ge=0,
-        description=(
-            "Number of vCPUs that a new account can use at once. Known accounts do not change. Larger values allow "
-            "more or larger jobs at once"
-        ),
-    )
-    default_budget_memory_gib: int = Field(
-        default=320,
-        ge=0,
-        description=(
-            "Memory in GiB that a new account can use at once. Known accounts do not change. Larger values allow "
-            "more or larger jobs at once"
-        ),
-    )
+    new_accounts: Literal["hold", "serve"] = "hold"
+    """Access of new accounts. With `hold`, their jobs are held until an operator runs `ostler account allow`, except
+    those of the App's owner. With `serve`, the jobs of every account that installs the App run within the default
+    budget. Known accounts do not change.
+    """
+    default_budget_count: int = Field(default=20, ge=0)
+    """Number of Pods that a new account can use at once. Known accounts do not change. Larger values allow more jobs at
+    once.
+    """
+    default_budget_vcpu: int = Field(default=80, ge=0)
+    """Number of vCPUs that a new account can use at once. Known accounts do not change. Larger values allow more or
+    larger jobs at once.
+    """
+    default_budget_memory_gib: int = Field(default=320, ge=0)
+    """Memory in GiB that a new account can use at once. Known accounts do not change. Larger values allow more or
+    larger jobs at once.
+    """
 
     # Time limits
-    start_timeout: float = Field(
-        default=300,
-        gt=0,
-        description=(
-            "Seconds without a poll after which Ostler replaces a Pod that never received a JIT, if a web process "
-            "ran all the time. `provisioning.startTimeout` of a pool has precedence. Larger values give slow images "
-            "more time"
-        ),
-    )
-    node_lost_after: float = Field(
-        default=600,
-        ge=60,
-        description=(
-            "Seconds before an unreachable node counts as gone. Ostler then replaces the Pods of the "
-            "node, and deletes most of them by force (`docs/operations/nodes.md`). Larger values wait longer for the "
-            "node to return"
-        ),
-    )
+    start_timeout: float = Field(default=300, gt=0)
+    """Seconds without a poll after which Ostler replaces a Pod that never received a JIT, if a web process ran all the
+    time. `provisioning.startTimeout` of a pool has precedence. Larger values give slow images more time.
+    """
+    node_lost_after: float = Field(default=600, ge=60)
+    """Seconds before an unreachable node counts as gone. Ostler then replaces the Pods of the node, and deletes most of
+    them by force (`docs/operations/nodes.md`). Larger values wait longer for the node to return.
+    """
 
     # Redelivery of failed webhooks
-    redelivery_kept: float = Field(
-        default=259200,
-        gt=0,
-        description=(
-            "Retention of webhook deliveries at GitHub in seconds: 259200 (3 days) on github.com, 604800 (7 days) "
-            "on an Enterprise Server. Ostler asks GitHub to send lost webhooks again up to this age"
-        ),
-    )
+    redelivery_kept: float = Field(default=259200, gt=0)
+    """Retention of webhook deliveries at GitHub in seconds: 259200 (3 days) on github.com, 604800 (7 days) on an
+    Enterprise Server. Ostler asks GitHub to send lost webhooks again up to this age.
+    """
 
     @field_validator("redelivery_kept")
     @classmethod
@@ -647,62 +456,32 @@ class Settings(Stores, App, Login, Namespaces, Timed, Logs):
         return value
 
     # Retention. docs/configuration.md lists when the time of each kind of row begins.
-    keep_events: float = Field(
-        default=2592000,
-        gt=0,
-        description=(
-            "Retention in seconds of events of jobs and claims, sweep runs, stalls and runner failures. "
-            "Larger values need more disk"
-        ),
-    )
-    keep_jobs: float = Field(
-        default=7776000,
-        ge=1209600,
-        description=(
-            "Retention in seconds of completed jobs, ended claims and rows of Pods that are gone, 1209600 "
-            "(14 days) at least. Larger values need more disk"
-        ),
-    )
+    keep_events: float = Field(default=2592000, gt=0)
+    """Retention in seconds of events of jobs and claims, sweep runs, stalls and runner failures. Larger values need
+    more disk.
+    """
+    keep_jobs: float = Field(default=7776000, ge=1209600)
+    """Retention in seconds of completed jobs, ended claims and rows of Pods that are gone, 1209600 (14 days) at least.
+    Larger values need more disk.
+    """
 
     # Limits of repairs
-    sweeps_paused: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(),
-        description=(
-            "Names of sweeps that must not run, separated by commas, or `all`. Web and `ostler doctor` need the same "
-            "value, because otherwise they report the sweeps as late. Dry runs are still possible. `ostler sweep "
-            "pause` pauses sweeps without a restart"
-        ),
-    )
-    repair_budget_percent: float = Field(
-        default=10,
-        ge=0,
-        le=100,
-        description=(
-            "Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can delete, "
-            "but 5 objects at least. Larger values repair faster, but a run with wrong data deletes more"
-        ),
-    )
+    sweeps_paused: Annotated[tuple[str, ...], NoDecode] = ()
+    """Names of sweeps that must not run, separated by commas, or `all`. Web and `ostler doctor` need the same value,
+    because otherwise they report the sweeps as late. Dry runs are still possible. `ostler sweep pause` pauses sweeps
+    without a restart.
+    """
+    repair_budget_percent: float = Field(default=10, ge=0, le=100)
+    """Maximum percentage of the listed objects, such as Pods and runners, that one run of a sweep can delete, but 5
+    objects at least. Larger values repair faster, but a run with wrong data deletes more.
+    """
 
     # Metrics
-    metrics_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description=(
-            "Port of `ostler worker` and `ostler watch` for `/metrics`. With 0, they serve no metrics. Metrics of "
-            "web are on OSTLER_WEB_PRIVATE_PORT"
-        ),
-    )
-    metrics_accounts: int = Field(
-        default=0,
-        ge=0,
-        le=1000,
-        description=(
-            "Maximum number of accounts, those with the most jobs and Pods, that have metrics of their own in "
-            "`ostler web`, with their names as labels. The other accounts share one set of metrics. With 0, there "
-            "are no metrics about accounts. Larger values add six series per account"
-        ),
-    )
+    metrics_accounts: int = Field(default=0, ge=0, le=1000)
+    """Maximum number of accounts, those with the most jobs and Pods, that have metrics of their own in `ostler web`,
+    with their names as labels. The other accounts share one set of metrics. With 0, there are no metrics about
+    accounts. Larger values add six series per account.
+    """
 
     @field_validator("webhook_secrets", "encryption_keys", mode="before")
     @classmethod
@@ -781,12 +560,10 @@ class AppAccess(App, Trust):
 class RedisAlone(Logs, Trust):
     """Settings of a process whose only secret is the address of Redis."""
 
-    redis_url: Secret = Field(
-        description=(
-            "Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of "
-            "beat and the rate limits for GitHub"
-        ),
-    )
+    redis_url: Secret
+    """Address of Redis, for example `redis://host:6379/0`. Redis contains the queues of tasks, the schedule of beat and
+    the rate limits for GitHub.
+    """
 
     @field_validator("redis_url", mode="before")
     @classmethod
@@ -809,26 +586,20 @@ class FlowerSettings(RedisAlone):
     People can log in to this process. Its only secrets are therefore the address of Redis and its own logins.
     """
 
-    flower_host: str = Field(default="0.0.0.0", description=("Network address that `ostler flower` listens on"))  # noqa: S104
-    flower_port: int = Field(default=5555, ge=0, le=65535, description="Port of `ostler flower`")
-    flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = Field(
-        default=(),
-        description=(
-            "Logins of Flower as `user:password`, separated by commas, each password with 16 characters or more. "
-            "Required unless OSTLER_FLOWER_WITHOUT_LOGIN is true"
-        ),
-    )
-    flower_without_login: bool = Field(
-        default=False,
-        description=("True if Flower is served without a login. Enable it only behind a proxy that requires a login"),
-    )
-    flower_state_file: str | None = Field(
-        default=None,
-        description=(
-            "Path of the file in which Flower stores its list of tasks and workers between restarts. A user with "
-            "write access to its folder can run code in Flower, so give no other process access"
-        ),
-    )
+    flower_host: str = Field(default="0.0.0.0")  # noqa: S104  in a Pod
+    """Network address that `ostler flower` listens on."""
+    flower_port: int = Field(default=5555, ge=0, le=65535)
+    """Port of `ostler flower`."""
+    flower_basic_auth: Annotated[tuple[Secret, ...], NoDecode] = ()
+    """Logins of Flower as `user:password`, separated by commas, each password with 16 characters or more. Required
+    unless OSTLER_FLOWER_WITHOUT_LOGIN is true.
+    """
+    flower_without_login: bool = False
+    """True if Flower is served without a login. Enable it only behind a proxy that requires a login."""
+    flower_state_file: str | None = None
+    """Path of the file in which Flower stores its list of tasks and workers between restarts. A user with write access
+    to its folder can run code in Flower, so give no other process access.
+    """
 
     @field_validator("flower_basic_auth", mode="before")
     @classmethod
@@ -970,12 +741,12 @@ def _problem(problem: ErrorDetails, kind: type[BaseSettings]) -> str:
     if problem["type"] == "missing":
         unread = [each.name for each in strangers(os.environ, known_variables()) if each.near == variable(name)]
         hint = f"; {unread[0]} is set: is it misspelt?" if unread else ""
-        return f"{variable(name)}: it is not set; {field.description}{hint}"
+        return f"{variable(name)}: it is not set; {help_of(kind, name)}{hint}"
     hidden = "Secret" in str(field.annotation)
     found = "found an invalid value (hidden)" if hidden else f"found {problem['input']!r}"
     if problem["input"] is None:
         found = "it is not set"
-    return f"{variable(name)}: {found}; {expected(problem)}; {field.description}"
+    return f"{variable(name)}: {found}; {expected(problem)}; {help_of(kind, name)}"
 
 
 def _timing_problem(problem: ErrorDetails) -> str:
@@ -985,7 +756,7 @@ def _timing_problem(problem: ErrorDetails) -> str:
         near = nearest(key, Timings.model_fields)
         meant = "docs/configuration.md lists them" if near is None else f"did you mean {near}?"
         return f"unknown timing {key!r}; {meant}"
-    return f"{key}: found {problem['input']!r}; {expected(problem)}; {Timings.model_fields[key].description}"
+    return f"{key}: found {problem['input']!r}; {expected(problem)}; {help_of(Timings, key)}"
 
 
 _KINDS = (Settings, FlowerSettings, BeatSettings, AppAccess, Cluster, ApiAccess)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
+from pydantic_settings import BaseSettings
 
 from beat_schedule import periods
 from ostler.errors import ConfigurationError
@@ -25,7 +26,7 @@ from ostler.settings import (
     load_flower,
     unread_variables,
 )
-from ostler.timings import Timings
+from ostler.timings import Timings, help_of
 from watch.settings import WatchSettings, load_watch
 
 ROOT = Path(__file__).parents[3]
@@ -384,8 +385,14 @@ def test_the_documentation_lists_every_variable_with_its_default_and_no_other() 
 def test_the_documentation_lists_every_timing_with_its_default_and_meaning() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text()
     documented = re.findall(r"^\| `([a-z0-9_]+)` \| `([^|]*)` \| ([^|]*) \|$", text, flags=re.MULTILINE)
-    expected = [(name, _shown(field.default), field.description) for name, field in Timings.model_fields.items()]
+    expected = [(name, _shown(field.default), help_of(Timings, name)) for name, field in Timings.model_fields.items()]
     assert documented == expected
+
+
+@pytest.mark.parametrize("kind", [WatchSettings, Settings, FlowerSettings, ApiAccess])
+def test_every_setting_has_a_help_in_one_line(kind: type[BaseSettings]) -> None:
+    helps = [help_of(kind, name) for name in kind.model_fields]
+    assert all(text[0].isupper() and "\n" not in text and not text.endswith(".") for text in helps)
 
 
 def _shown(default: object) -> str:
