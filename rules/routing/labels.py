@@ -56,11 +56,12 @@ class Rule(StrEnum):
 class PoolLabels:
     """Fields of a pool that decide whether the pool serves a job.
 
-    `labels` and `allowed_repositories` (`owner/name`) are in lower case. An empty allow list allows all. Among equal
-    pools, the pool with the highest `routing_priority` gets the job. `runner_group` is the number or the name of a
-    group of the job's owner. `elevated` is True if the pool is above the Pod Security level `restricted`. In this case,
-    `allow_forks` is True only if both fields of the spec allow forks. `retains` is True if later runners get the
-    volumes of earlier runners. `registers_in` is the scope of persistent runners, or None.
+    `labels` and `allowed_repositories` (`owner/name`, or `owner/*` for all of an owner) are in lower case. An empty
+    allow list allows all. Among equal pools, the pool with the highest `routing_priority` gets the job. `runner_group`
+    is the number or the name of a group of the job's owner. `elevated` is True if the pool is above the Pod Security
+    level `restricted`. In this case, `allow_forks` is True only if both fields of the spec allow forks. `retains` is
+    True if later runners get the volumes of earlier runners. `registers_in` is the scope of persistent runners, or
+    None.
     """
 
     id: int
@@ -170,7 +171,9 @@ def refusing_rule(pool: PoolLabels, *, account_id: int, full_name: str, public: 
     """
     if pool.allowed_accounts and account_id not in pool.allowed_accounts:
         return Rule.ACCOUNTS
-    if pool.allowed_repositories and full_name not in pool.allowed_repositories:
+    if pool.allowed_repositories and pool.allowed_repositories.isdisjoint(
+        {full_name, f"{full_name.partition('/')[0]}/*"}
+    ):
         return Rule.REPOSITORIES
     if pool.registers_in is not None and not Scope.parse(pool.registers_in).covers(full_name):
         return Rule.REGISTRATION

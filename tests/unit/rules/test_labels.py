@@ -114,6 +114,11 @@ def test_allowed_repositories_bind_whatever_their_case() -> None:
     assert choose([pool(1, "linux", repositories=["acme/other"])], "linux").hold_reason is HoldReason.NOT_ALLOWED
 
 
+@pytest.mark.parametrize(("pattern", "serves"), [("acme/*", True), ("acme-2/*", False), ("*/*", False), ("*", False)])
+def test_allowed_repositories_can_be_all_of_an_owner(pattern: str, serves: bool) -> None:
+    assert (choose([pool(1, "linux", repositories=[pattern])], "linux").pool_id is not None) is serves
+
+
 def test_a_job_that_only_rules_keep_out_is_told_which_pool_and_which_rule() -> None:
     choice = choose([pool(1, "linux", "x", repositories=["acme/other"]), pool(2, "linux", accounts=[OTHER])], "linux")
 
