@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rules.pools.arc_pods import Json, Note
 
 _CURE = (
-    "get the objects with `kubectl get --output yaml autoscalingrunnersets`, or `kubectl get --output yaml "
+    "get the objects with `kubectl get secrets --selector owner=helm,status=deployed --output yaml`, `kubectl get "
+    "--output yaml autoscalingrunnersets`, or `kubectl get --output yaml "
     "runnerdeployments,runnerreplicasets,runnersets,horizontalrunnerautoscalers`, and write them into a file"
 )
 
@@ -26,6 +27,8 @@ def convert(
     file: Annotated[str, typer.Argument(help="file or folder with manifests, or - for stdin")],
 ) -> None:
     """Convert runner objects of actions-runner-controller, or values of gha-runner-scale-set, into RunnerPools.
+
+    The values can be files, or Helm releases that kubectl exported.
 
     The pools are YAML on stdout. stderr shows what became of each field, and which objects become no pool. Lines that
     need a decision are marked with "!", and are also comments of the YAML. If there are such lines, the exit status is

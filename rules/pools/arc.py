@@ -10,11 +10,14 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from rules.pools.arc_pods import Converted, Json, NotConvertible, Note
+from rules.pools.arc_releases import Release, is_release, read_releases
 from rules.pools.arc_runners import AUTOSCALER, KINDS, convert_runners
 from rules.pools.arc_scale_sets import SCALE_SET, VALUES, convert_scale_set, is_values
 
 _PARTS = ("AutoscalingListener", "EphemeralRunnerSet", "EphemeralRunner")
 """Kinds of objects that the controller makes of a scale set."""
+_MADE_BY = ("meta.helm.sh/release-namespace", "meta.helm.sh/release-name")
+"""Annotations of an object that Helm made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +32,18 @@ def convert(objects: Iterable[Json]) -> Conversion:
     """Return a pool for each scale set, and for each runner object without an owner.
 
     An object that another object made, such as the RunnerReplicaSet of a RunnerDeployment, becomes no pool: its owner
-    does. Objects that have nothing to do with runners are ignored. Raises `NotConvertible` if an object cannot become a
-    pool, or if there is none.
+    does. Of the revisions of a Helm release, only the deployed one becomes pools. Objects that have nothing to do with
+    runners are ignored. Raises `NotConvertible` if an object cannot become a pool, or if there is none.
     """
-    found = [each for each in objects if isinstance(each, dict)]
+    given = [each for each in objects if isinstance(each, dict)]
+    releases, skipped = _deployed(read_releases(each for each in given if is_release(each)))
+    found = [each for each in given if not is_release(each)]
+    found += [each for release in releases.values() for each in release.scale_sets]
     scalers = [each for each in found if each.get("kind") == AUTOSCALER]
     present = {_title(each) for each in found}
-    pools, skipped = [], []
+    pools = []
     for each in found:
-        if reason := _skip(each, present):
+        if reason := _skip(each, present, releases):
             skipped.append(reason)
             continue
         if each.get("kind") not in (*KINDS, SCALE_SET) and not is_values(each):
@@ -55,10 +61,28 @@ def convert(objects: Iterable[Json]) -> Conversion:
             raise NotConvertible(f"{title} does not have the structure of its kind") from None
     if not pools:
         reasons = [f"{note.field}: {note.what}" for note in skipped if note.open]
-        kinds = f"there is no object of the kinds {', '.join(KINDS)}, {SCALE_SET}, and no {VALUES}"
+        kinds = f"there is no object of the kinds {', '.join(KINDS)}, {SCALE_SET}, no {VALUES} and no such Helm release"
         raise NotConvertible("; ".join([kinds, *reasons[:1]]))
     _compare(pools)
     return Conversion(pools, skipped)
+
+
+def _deployed(releases: Sequence[Release]) -> tuple[dict[tuple[str, str], Release], list[Note]]:
+    """Return the deployed releases by namespace and name, and a note for each other revision."""
+    newest_first = sorted(releases, key=lambda each: each.revision, reverse=True)
+    chosen: dict[tuple[str, str], Release] = {}
+    for each in newest_first:
+        if each.deployed:
+            chosen.setdefault((each.namespace, each.name), each)
+    notes = []
+    for each in newest_first:
+        other = chosen.get((each.namespace, each.name))
+        if other is None:
+            what = "no pool, because it is not deployed; convert the revision that is, or the values"
+            notes.append(Note(each.title, what, open=True))
+        elif other is not each:
+            notes.append(Note(each.title, f"no pool, because revision {other.revision} is deployed"))
+    return chosen, notes
 
 
 def _title(item: Json) -> str:
@@ -66,13 +90,17 @@ def _title(item: Json) -> str:
     return f"{item.get('kind')} {metadata.get('name') if isinstance(metadata, dict) else None}"
 
 
-def _skip(item: Json, present: Container[str]) -> Note | None:
+def _skip(item: Json, present: Container[str], releases: Container[tuple[str, str]]) -> Note | None:
     """Return a note if the object is about runners and no pool is made of it, or None."""
     kind = item.get("kind")
     if kind not in (*KINDS, SCALE_SET, *_PARTS, AUTOSCALER, "Runner"):
         return None
     metadata = item.get("metadata")
-    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    metadata = metadata if isinstance(metadata, dict) else {}
+    namespace, release = map((metadata.get("annotations") or {}).get, _MADE_BY)
+    if kind == SCALE_SET and (namespace, release) in releases:
+        return Note(_title(item), f"no pool, because the pool is made of Helm release {release}")
+    owners = metadata.get("ownerReferences")
     for owner in owners or ():
         if owner.get("kind") not in (*KINDS, SCALE_SET, *_PARTS):
             continue
@@ -98,10 +126,16 @@ def _compare(pools: Sequence[Converted]) -> None:
         for other in pools[:index]:
             if other.name == pool.name:
                 pool.asks("metadata.name", f"{other.kind} {other.name} becomes a pool of the same name; rename one")
-            scopes = {pool.scope, other.scope}
-            if pool.labels == other.labels and (None in scopes or len(scopes) == 1):
+            if pool.labels == other.labels and _overlap(pool.scope, other.scope):
                 pool.asks(
                     "runnerLabels",
                     f"{other.kind} {other.name} has the same labels; a job that both pools serve is held until one has "
                     "another label or routingPriority",
                 )
+
+
+def _overlap(one: str | None, other: str | None) -> bool:
+    """Return whether two scopes have a repository in common. A scope is `owner/name`, `owner/*`, or None for all."""
+    if one is None or other is None:
+        return True
+    return one == other or (one.split("/")[0] == other.split("/")[0] and "*" in f"{one}{other}")

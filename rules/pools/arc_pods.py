@@ -55,6 +55,8 @@ _DEFAULTS: Mapping[str, str] = {
 }
 """Meaning of absent fields to actions-runner-controller, if a pool without the field behaves differently."""
 ABSENT = frozenset(_DEFAULTS)
+_SAFE = frozenset({"securityContext"})
+"""Absent fields whose default in Ostler is stricter. A job that needs more rights fails, and its log says so."""
 
 _NODE_LABELS = ("kubernetes.io/arch", "kubernetes.io/os")
 _ARCHITECTURES = {"amd64": "x64", "arm64": "arm64", "arm": "arm"}
@@ -100,9 +102,13 @@ class Converted:
         return {label.lower() for label in self.spec["runnerLabels"]}
 
     @property
-    def scope(self) -> object:
-        """Return the only repository whose jobs the pool serves, or None if it may serve several."""
-        allowed = self.spec.get("allowedRepositories") or [(self.spec.get("registration") or {}).get("repository")]
+    def scope(self) -> str | None:
+        """Return the repository whose jobs the pool serves, `owner/*` for all of an owner, or None for all."""
+        registration: Json = self.spec.get("registration") or {}
+        owner = registration.get("organization")
+        allowed: list[str | None] = self.spec.get("allowedRepositories") or [
+            f"{owner}/*" if owner else registration.get("repository")
+        ]
         return allowed[0]
 
     def became(self, source: str, target: str) -> None:
@@ -126,22 +132,19 @@ def container_of(pod: Json) -> Json:
 
 def admit(made: Converted, scope: Mapping[str, str]) -> None:
     """Restrict a pool of ephemeral runners to the scope of the old runners, as far as a pool can be restricted."""
-    made.asks("allowForks", "jobs of forks wait in this pool; set allowForks to true if it must run them")
-    if "repository" in scope:
-        made.spec["allowedRepositories"] = [scope["repository"]]
-        made.became("repository", "allowedRepositories; Ostler registers each runner where its job is")
-    elif "organization" in scope:
-        made.asks(
-            "organization",
-            "Ostler registers each runner where its job is; to admit this organisation alone, write its numeric id "
-            "into allowedAccounts",
-        )
+    made.became("allowForks", "false: jobs of forks wait in this pool; set it to true if the pool must run them")
+    for kind, pattern in (("repository", "{}"), ("organization", "{}/*")):
+        if kind in scope:
+            made.spec["allowedRepositories"] = [pattern.format(scope[kind])]
+            made.became(kind, "allowedRepositories; Ostler registers each runner where its job is")
+            return
 
 
 def note_absent(made: Converted, names: Iterable[str]) -> None:
-    """Ask for a decision about absent fields whose default differs in Ostler."""
+    """Note absent fields whose default differs in Ostler, and ask for a decision unless Ostler's default is safe."""
     for name in sorted(names):
-        made.asks(name, f"absent, so {_DEFAULTS[name]}; {ADVICE[name]}")
+        note = made.became if name in _SAFE else made.asks
+        note(name, f"absent, so {_DEFAULTS[name]}; {ADVICE[name]}")
 
 
 def note_object(made: Converted, metadata: Json) -> None:
@@ -167,7 +170,8 @@ def lay_template(made: Converted, runner: Json, own: Json, metadata: Json) -> No
     """Set the sizes and the Pod template of a pool. `own` has the fields of the container `runner`."""
     pod = {name: runner[name] for name in sorted(POD_FIELDS & set(runner))}
     container = {name: own[name] for name in sorted(CONTAINER_FIELDS & set(own))}
-    _resources(made, container.pop("resources", None) or {})
+    if devices := _resources(made, container.pop("resources", None) or {}):
+        container["resources"] = {"limits": devices}
     claimed = {each["name"] for each in (made.spec.get("volumes") or {}).get("claims", ())}
     if left := [each for each in container.pop("volumeMounts", ()) if each["name"] not in claimed]:
         container["volumeMounts"] = left
@@ -244,11 +248,16 @@ def _secrets(pod: Json) -> Iterator[str]:
                 yield f"the Secret {named.get('secretName') or named.get('name')}"
 
 
-def _resources(made: Converted, resources: Json) -> None:
-    """Set the sizes from the limits, and where there is no limit from the requests: a pool has one size for both."""
+def _resources(made: Converted, resources: Json) -> Json:
+    """Set the sizes from the limits, and where there is no limit from the requests: a pool has one size for both.
+
+    Return the devices, such as `nvidia.com/gpu`, by name. They stay in the container.
+    """
     sizes = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     if known := {_SIZES[name]: size for name, size in sizes.items() if name in _SIZES}:
         made.spec["resources"] = known
         made.became("resources", "resources; requests and limits are equal, the limit if both are set")
-    for name in sorted(set(sizes) - set(_SIZES)):
+    devices = {name: size for name, size in sizes.items() if "/" in name}
+    for name in sorted(set(sizes) - set(_SIZES) - set(devices)):
         made.asks(f"resources[{name}]", NO_COUNTERPART)
+    return devices

@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rules.pools.arc_pods import (
-    ABSENT,
     ADVICE,
     IMAGE,
     NO_COUNTERPART,
@@ -62,6 +61,8 @@ _NEEDLESS: Mapping[str, str] = {
     "listenerTemplate": "Ostler has no Pods that listen for jobs",
     "resourceMeta": "these objects do not exist in Ostler",
 }
+_USER: Mapping[str, object] = {"fsGroup": 1001, "runAsGroup": 1001, "runAsUser": 1001}
+"""User of GitHub's image, which Ostler sets itself."""
 _POD_DEFAULTS: Mapping[str, object] = {"automountServiceAccountToken": False, "restartPolicy": "Never"}
 """Fields of a Pod that Ostler sets itself, with its value."""
 
@@ -72,6 +73,7 @@ _DIND_VOLUMES = ("work", "dind-sock", "dind-externals")
 _DIND_ENV = ("DOCKER_HOST", "DOCKER_GROUP_GID", "RUNNER_WAIT_FOR_DOCKER_IN_SECONDS")
 """Containers, volumes and variables that the chart adds for `dind`. The mode of a pool replaces them."""
 _HOOK_PROGRAM = "ACTIONS_RUNNER_CONTAINER_HOOKS"
+_HOOK_TEMPLATE = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE"
 _NEEDS_CONTAINER = "ACTIONS_RUNNER_REQUIRE_JOB_CONTAINER"
 _WORK = ("work",)
 _HOOKS_ENV = (_HOOK_PROGRAM, "ACTIONS_RUNNER_POD_NAME", "ACTIONS_RUNNER_IMAGE", "ACTIONS_RUNNER_USE_KUBE_SCHEDULER")
@@ -102,7 +104,7 @@ def convert_scale_set(item: Json) -> Converted:
     read, secret = _fields(item)
     inline = list(map(str, secret.values())) if isinstance(secret, dict) else []
     given = _withhold(read, [text.strip() for text in inline if len(text.strip()) >= _SHORTEST])
-    credentials = ", ".join(key for key in _CREDENTIALS if inline and key in secret) or "/".join(_CREDENTIALS)
+    credentials = ", ".join(key for key in _CREDENTIALS if inline and secret.get(key)) or "/".join(_CREDENTIALS)
     made, metadata, label = _named(item, given)
     note_object(made, metadata)
     template: Json = given.get("template") or {}
@@ -123,8 +125,9 @@ def convert_scale_set(item: Json) -> Converted:
     _mode(made, given, pod, own)
     _proxy(made, given.get("proxy") or {}, own)
     _certificate(made, given.get("githubServerTLS") or {}, pod, own)
+    _user(made, pod, own)
     lay_template(made, pod, own, _present(template.get("metadata") or {}))
-    note_absent(made, {"resources", "securityContext"} & ABSENT - set(pod) - set(own))
+    note_absent(made, {"resources", "securityContext"} - set(pod) - set(own))
     _rest(made, given, pod)
     return made
 
@@ -148,6 +151,14 @@ def _named(item: Json, given: Json) -> tuple[Converted, Json, str]:
         )
     name = str(metadata.get("name") or re.sub(r"[^a-z0-9-]+", "-", label.lower()).strip("-"))
     return Converted(VALUES if is_values(item) else SCALE_SET, name), metadata, label
+
+
+def _user(made: Converted, *parts: Json) -> None:
+    """Remove the security context of a Pod and of its runner if it only sets the user that Ostler sets itself."""
+    for part in parts:
+        if "securityContext" in part and part["securityContext"].items() <= _USER.items():
+            del part["securityContext"]
+            made.became("securityContext", f"nothing: Ostler sets the user {_USER['runAsUser']} itself")
 
 
 def _rest(made: Converted, given: Json, pod: Json) -> None:
@@ -185,7 +196,7 @@ def _image(made: Converted, own: Json) -> None:
     _, colon, version = image.rpartition("/")[2].partition(":")
     if "@" not in image and (not colon or version == "latest"):
         if image.partition(":")[0] == _STOCK:
-            made.asks("image", f"{IMAGE} instead of {image}; write the newest version (docs/operations/runners.md)")
+            made.became("image", f"{IMAGE} instead of {image}; write the newest version (docs/operations/runners.md)")
             image = IMAGE
         else:
             made.asks("image", f"{image} names no version, and a new image of the same name replaces no Pod")
@@ -224,12 +235,12 @@ def _scope(made: Converted, address: str, keys: str) -> None:
     if server:
         made.asks("githubConfigUrl", f"the setting OSTLER_GITHUB_URL must be https://{host}")
     owner = path[0] if path and kind != "enterprise" else "YOUR-ORG"
-    made.asks(
+    made.became(
         "githubConfigSecret",
-        f"Ostler reads none of {keys}; all pools share one GitHub App, and `ostler setup github --organization {owner}"
-        f"{server} --webhook-url https://YOUR-HOST/webhooks/github --namespace ostler` makes it and its Secret with "
-        "OSTLER_GITHUB_APP_ID, OSTLER_GITHUB_PRIVATE_KEY and OSTLER_WEBHOOK_SECRETS. Revoke the old credentials after "
-        "the move (docs/first-run.md)",
+        f"nothing: Ostler reads none of {keys}; all pools share one GitHub App, and `ostler setup github "
+        f"--organization {owner}{server} --webhook-url https://YOUR-HOST/webhooks/github --namespace ostler` makes it "
+        "and its Secret with OSTLER_GITHUB_APP_ID, OSTLER_GITHUB_PRIVATE_KEY and OSTLER_WEBHOOK_SECRETS. Revoke the "
+        "old credentials after the move (docs/first-run.md)",
     )
 
 
@@ -298,6 +309,12 @@ def _kubernetes(made: Converted, pod: Json, own: Json) -> None:
     ):
         _drop(made, where, field, names)
     env = own.get("env", [])
+    if any(each["name"] == _HOOK_TEMPLATE for each in env):
+        made.asks(
+            _HOOK_TEMPLATE,
+            "the container hooks reads this file: move the variable and the mount there, below /etc/ostler-hooks "
+            "(docs/operations/container-jobs.md)",
+        )
     if all(each["name"] != _NEEDS_CONTAINER for each in env):
         own["env"] = [*env, {"name": _NEEDS_CONTAINER, "value": "true"}]
         made.became(_NEEDS_CONTAINER, "true, as in the chart: a job without a container fails")
@@ -315,7 +332,9 @@ def _daemon(made: Converted, daemon: Json) -> None:
             made.asks(f"{where}.env[{each['name']}]", NO_COUNTERPART)
     for each in daemon.get("volumeMounts") or ():
         if each["name"] not in _DIND_VOLUMES:
-            made.asks(f"{where}.volumeMounts[{each['mountPath']}]", "containers.cache sizes the volume of layers")
+            layers = each["mountPath"].startswith("/var/lib/docker")
+            advice_of = "containers.cache sizes the volume of layers" if layers else NO_COUNTERPART
+            made.asks(f"{where}.volumeMounts[{each['mountPath']}]", advice_of)
     for field in sorted(set(daemon) - _DAEMON):
         sizes = "containers.vcpu and containers.memoryMib are its size"
         made.asks(f"{where}.{field}", sizes if field == "resources" else NO_COUNTERPART)
