@@ -98,7 +98,7 @@ ROWS: Mapping[str, Sequence[Panel]] = {
         ),
         Panel(
             "Wait of jobs",
-            "Time from the creation of a job at GitHub to its JIT, or to its start on a persistent runner.",
+            "Time from the queue time of a job to its JIT, or to its start on a persistent runner.",
             "s",
             _quantiles("ostler_job_wait_seconds", 0.5, 0.95, 0.99),
             boards=_BOTH,

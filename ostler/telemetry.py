@@ -83,7 +83,7 @@ RUNNER_START_SECONDS = Histogram(
 )
 JOB_WAIT_SECONDS = Histogram(
     "ostler_job_wait_seconds",
-    "Seconds from the creation of a job at GitHub to each delivery of its JIT, or to its start on a persistent runner",
+    "Seconds from the queue time of a job to each delivery of its JIT, or to its start on a persistent runner",
     OF_POOL,
     buckets=_WAITS,
     registry=_registry,

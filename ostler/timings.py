@@ -96,7 +96,7 @@ class Timings(BaseModel):
     detects its recovery later.
     """
     reserve_after: float = Field(default=300, gt=0)
-    """Seconds after the creation of a job at GitHub. If the job is then still queued, Ostler reserves budget of its
+    """Seconds after the queue time of a job. If the job is then still queued, Ostler reserves budget of its
     account for it. Held jobs, and pools without offered Pods, get no reservation. With larger values, small jobs
     overtake a large job for longer.
     """

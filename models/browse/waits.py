@@ -64,9 +64,9 @@ _ALSO = {By.POOL: ", p.id", By.ACCOUNT: ", a.id"}
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Waits of the jobs of one group, in seconds from their creation at GitHub to the begin of their execution.
+    """Waits of the jobs of one group, in seconds from their queue time to the begin of their execution.
 
-    A wait includes the approval of a job's environment. `name` is None for the waits of all jobs.
+    `name` is None for the waits of all jobs.
     """
 
     name: str | None
@@ -119,9 +119,9 @@ def queue_age(
 ) -> Sequence[float]:
     """Return the age in seconds of the oldest waiting job, at `since` and at each full minute after it.
 
-    The last age is that at `until`, less than a minute before now. A job waits from its creation at GitHub until it
-    begins or ends, so the wait includes an approval of its environment. Jobs that are held now are left out, because
-    Ostler decided to let them wait. If `accounts` is given, only jobs of these accounts count.
+    The last age is that at `until`, less than a minute before now. A job waits from its queue time until it begins or
+    ends. Jobs that are held now are left out, because Ostler decided to let them wait. If `accounts` is given, only
+    jobs of these accounts count.
     """
     last = int((until - since) / _MINUTE)
     rows = db.execute(

@@ -20,18 +20,24 @@ from rules.routing.routing import Route
 
 _NO_HOLD = ", hold_reason = NULL, hold_detail = NULL, not_before = NULL"
 
+_QUEUED_NOW = ", queued_at = :now"
+"""The days that an environment's approval took are not a wait, give no place in the queue and reserve no budget."""
+
 
 def make_ready(db: Connection, job_id: int, to: Route, *, now: datetime, who: str, why: str) -> bool:
     """Queue a waiting job in its pool, or with its hold. Returns False if the job does not wait."""
-    sets = """, pool_id = CAST(:pool AS bigint), hold_reason = CAST(:hold AS text),
+    sets = (
+        _QUEUED_NOW
+        + """, pool_id = CAST(:pool AS bigint), hold_reason = CAST(:hold AS text),
         hold_detail = CAST(:detail AS text), not_before = CAST(:not_before AS timestamptz)"""
+    )
     given: dict[str, Any] = {"pool": to.pool_id, "hold": to.hold, "detail": to.detail, "not_before": to.not_before}
     return bool(move_jobs(db, "job_ready", [job_id], now=now, who=who, why=why, sets=sets, **given))
 
 
 def make_ready_without_pool(db: Connection, job_id: int, *, now: datetime, who: str, why: str) -> None:
     """Queue a waiting job without a pool. `rematch` routes it."""
-    sets = ", pool_id = NULL, hold_reason = :hold"
+    sets = _QUEUED_NOW + ", pool_id = NULL, hold_reason = :hold"
     move_jobs(db, "job_ready", [job_id], now=now, who=who, why=why, sets=sets, hold=HoldReason.NO_POOL)
 
 
