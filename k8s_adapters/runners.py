@@ -35,8 +35,8 @@ from k8s_adapters.names import (
 )
 from k8s_adapters.owners.detaching import end_owner, is_orphaned
 from k8s_adapters.owners.kinds import owner_of
+from k8s_adapters.pod_hash import mounted_ca, pod_hash
 from k8s_adapters.pods import get_pod, read_pod
-from k8s_adapters.pools import mounted_ca, pod_hash
 from k8s_adapters.resources import Created, create_role, create_role_binding, create_service_account
 from k8s_adapters.runner_scripts import (
     JOB_COMPLETED,

@@ -10,8 +10,8 @@ from kubernetes.utils.quantity import parse_quantity
 from k8s_adapters.client import KubeClient, object_path
 from k8s_adapters.hook_rights import RBAC, build_role
 from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.pod_hash import pod_hash
 from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import pod_hash
 from k8s_adapters.resources import Created, create_pod, create_service_account
 from k8s_adapters.runners import Deletion, build_pod, build_service_account, create_runner, delete_runner
 from k8s_adapters.stamps import stamp

@@ -12,8 +12,9 @@ from k8s_adapters.names import EXIT_FINALIZER
 from k8s_adapters.owners import stateful_set
 from k8s_adapters.owners.kinds import owner_of
 from k8s_adapters.owners.stateful_set import APPS, KIND, TOO_OLD, Unsupported
+from k8s_adapters.pod_hash import pod_hash
 from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import create_pool, pod_hash
+from k8s_adapters.pools import create_pool
 from k8s_adapters.runners import Deletion, create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from ostler.errors import Gone

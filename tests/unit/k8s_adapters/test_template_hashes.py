@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from k8s_adapters import pools
+from k8s_adapters.pod_hash import pod_hash
 from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.pools import pod_hash
 
 CACHE = {"name": "cache", "mountPath": "/cache", "storage": "10Gi"}
 SETS = {"workload": "StatefulSet", "volumes": {"claims": [{**CACHE, "storageClassName": "fast"}]}}

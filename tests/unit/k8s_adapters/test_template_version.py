@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+from k8s_adapters.pod_hash import pod_hash
 from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.pools import pod_hash
 from k8s_adapters.runner_scripts import scripts_name
 from k8s_adapters.runners import build_pod
 from rules.pools.pool_spec import _TEMPLATE_VERSION
