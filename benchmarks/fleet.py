@@ -22,10 +22,10 @@ from sqlalchemy import Engine, text
 from benchmarks.frame import Recorder, Target, Window
 from benchmarks.proc import memory
 from benchmarks.whole import OURS, used
-from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
-from k8s_adapters.runners import create_runner
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, object_path
+from k8s_adapters.pools.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
+from k8s_adapters.runners.pods import list_pods
+from k8s_adapters.runners.runners import create_runner
 from lab.bootstrap import ACCOUNTS, LabPool, spec_of
 from lab.faults import FaultPlan
 from lab.system import Options, System, read_log

@@ -10,9 +10,9 @@ from benchmarks.load.pods import OWNER, Herd
 from benchmarks.load.tokens import NAMESPACE
 from benchmarks.proc import cpu
 from benchmarks.stage import Stage
-from k8s_adapters.client import make_client
-from k8s_adapters.crd import apply_crd
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.pools.crd import apply_crd
+from k8s_adapters.pools.pools import create_pool
 from lab.control_plane import ControlPlane
 
 MAIN = "orphaned_stamps"

@@ -269,7 +269,7 @@ def crd(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Install or update the RunnerPool definition in the cluster. The command reads only the kubeconfig settings."""
-    from k8s_adapters.crd import apply_crd, crd_text
+    from k8s_adapters.pools.crd import apply_crd, crd_text
 
     if show:
         typer.echo(crd_text(), nl=False)

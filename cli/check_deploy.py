@@ -126,7 +126,7 @@ def _judge_live(deploy: Any, kubeconfig: str | None) -> tuple[Verdict, list[Refu
 def _read_live(client: Any, old: Manifests | None, new: Manifests, runners: frozenset[str]) -> Live:
     from deploys.deploy_plan import DEFAULT_RUNNERS, Live
     from deploys.manifests import read_manifests
-    from k8s_adapters.deployed import labels_of_runners, read_deployed
+    from k8s_adapters.cluster.deployed import labels_of_runners, read_deployed
 
     places = {key[1] for each in (old, new) if each is not None for key in each.objects if key[1]}
     bodies = read_deployed(client, namespaces=places)
@@ -139,7 +139,7 @@ def _read_live(client: Any, old: Manifests | None, new: Manifests, runners: froz
 
 def _ask_as_collector(client: Any, live: Live, verdict: Verdict) -> tuple[list[Refusal], list[str]]:
     from deploys.deploys import Danger, Refusal
-    from k8s_adapters.admission import refuses_the_collector
+    from k8s_adapters.cluster.admission import refuses_the_collector
 
     refusals: list[Refusal] = []
     notes: list[str] = []

@@ -13,7 +13,7 @@ from ostler.reasons import meaning_of
 from ostler.settings import load_cluster
 
 if TYPE_CHECKING:
-    from k8s_adapters.client import KubeClient
+    from k8s_adapters.calls.client import KubeClient
     from ostler.errors import UpstreamError
     from rules.pools.pool_spec import PoolSpec
 
@@ -30,7 +30,7 @@ class InCluster:
 
         If each of the two namespaces has a pool of this name, the command also ends: the operator has to select one.
         """
-        from k8s_adapters.pools import get_pool
+        from k8s_adapters.pools.pools import get_pool
 
         named = [get_pool(self.kube, namespace=namespace, name=name) for namespace in self.namespaces]
         found = [pool for pool in named if pool is not None]
@@ -76,7 +76,7 @@ def calling(
     server refuses a call. If the API server does not answer, the exit status is 3. Raises `ConfigurationError` if the
     credentials cannot be read.
     """
-    from k8s_adapters.retry import answer_of
+    from k8s_adapters.calls.retry import answer_of
     from ostler.errors import Conflict, Forbidden, Gone, RateLimited, Retryable, UpstreamError
 
     chosen = choose(kubeconfig)

@@ -20,7 +20,7 @@ import typer
 from ostler.settings import load_cluster
 
 if TYPE_CHECKING:
-    from k8s_adapters.client import KubeClient
+    from k8s_adapters.calls.client import KubeClient
 
 USUAL = "~/.kube/config"
 
@@ -66,7 +66,7 @@ def client_for(given: str | None = None, *, pool_size: int = 16) -> KubeClient:
     `given` is the value of the command's option, or None. Raises `ConfigurationError` if the credentials cannot be
     read.
     """
-    from k8s_adapters.client import make_client
+    from k8s_adapters.calls.client import make_client
     from rules.upstream.retry import RetryPolicy
 
     chosen = choose(given)

@@ -24,7 +24,7 @@ from rules.pools.spec_writers import manager_of
 if TYPE_CHECKING:
     from cli.cluster import InCluster
     from cli.remote import Api
-    from k8s_adapters.client import KubeClient
+    from k8s_adapters.calls.client import KubeClient
     from rules.pools.pool_spec import PoolSpec
 
 MOST_PODS = 10_000
@@ -56,7 +56,7 @@ def scale(
     as_json: Json = False,
 ) -> None:
     """Set the number of Pods of a pool. Surplus warm Pods are retired. The command refuses an autoscaled pool."""
-    from k8s_adapters.pools import scale_pool
+    from k8s_adapters.pools.pools import scale_pool
 
     manager = manager_of(author().who, Via.SHELL)
 
@@ -112,7 +112,7 @@ def detach(
     The chart runs it after `helm uninstall`. While Ostler runs, it would create the runners again.
     """
     from cli.cluster import calling
-    from k8s_adapters.owners.detaching import Detached, detach_runners
+    from k8s_adapters.runners.owners.detaching import Detached, detach_runners
     from ostler.settings import load_cluster
 
     if not yes:
@@ -153,7 +153,7 @@ def drain(
 
     Ctrl-C ends the command, but not the drain.
     """
-    from k8s_adapters.pools import drain_pool
+    from k8s_adapters.pools.pools import drain_pool
 
     def change(kube: KubeClient, pool: PoolSpec) -> PoolSpec:
         if pool.terminating:
@@ -230,7 +230,7 @@ def _watch(cluster: InCluster, pool: PoolSpec, *, quiet: bool) -> bool:
 
 def _left(cluster: InCluster, pool: PoolSpec) -> str | None:
     """Return a description of the remaining Pods of a draining pool, or None if the pool is deleted."""
-    from k8s_adapters.pools import get_pool
+    from k8s_adapters.pools.pools import get_pool
 
     found = get_pool(cluster.kube, namespace=pool.namespace, name=pool.name)
     if found is None or found.uid != pool.uid:
@@ -241,7 +241,7 @@ def _left(cluster: InCluster, pool: PoolSpec) -> str | None:
 
 
 def _set_paused(name: str, *, paused: bool, as_json: bool) -> None:
-    from k8s_adapters.pools import pause_pool
+    from k8s_adapters.pools.pools import pause_pool
 
     if (api := remote.chosen()) is not None:
         _ask_api(api, name, paused=paused, as_json=as_json)

@@ -79,6 +79,6 @@ def _comments(notes: Sequence[Note]) -> str:
 
 def _problem(pool: Json) -> str | None:
     """Return what Ostler finds wrong in the pool, or None."""
-    from k8s_adapters.pool_reader import read_pool
+    from k8s_adapters.pools.pool_reader import read_pool
 
     return read_pool({**pool, "metadata": {**pool["metadata"], "namespace": "", "uid": ""}}).problem

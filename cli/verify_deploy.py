@@ -25,8 +25,8 @@ from cli.output import Json, fail, print_json
 from ostler.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from k8s_adapters.client import KubeClient
-    from k8s_adapters.rolling import Rolling
+    from k8s_adapters.calls.client import KubeClient
+    from k8s_adapters.cluster.rolling import Rolling
 
 _WEB = "app.kubernetes.io/component=web"
 _FOLDER = "/run/ostler"
@@ -121,7 +121,7 @@ def problems(found: dict[str, Any]) -> list[str]:
 
 
 def _web(client: KubeClient, namespace: str) -> Rolling:
-    from k8s_adapters.rolling import find_deployments
+    from k8s_adapters.cluster.rolling import find_deployments
 
     found = find_deployments(client, namespace=namespace, selector=_WEB)
     if len(found) != 1:
@@ -138,8 +138,8 @@ def _verify(
     client: KubeClient, web: Rolling, *, runners: str, image: str, to: str, seconds: float, roll: bool
 ) -> dict[str, Any]:
     """Run the test, and return the probe's report. The key `rolled` is True if web was rolled out during the test."""
-    from k8s_adapters.probe_pods import create_probe, delete_probe
-    from k8s_adapters.rolling import address_of, ended_with, left_of, restart
+    from k8s_adapters.cluster.probe_pods import create_probe, delete_probe
+    from k8s_adapters.cluster.rolling import address_of, ended_with, left_of, restart
 
     arguments = ["hold-connection", "--to", to, "--seconds", str(seconds)]
     if (address := address_of(client, web)) is not None:
@@ -167,7 +167,7 @@ def _verify(
 
 
 def _wait(client: KubeClient, pod: Any) -> None:
-    from k8s_adapters.rolling import ended_with
+    from k8s_adapters.cluster.rolling import ended_with
 
     sys.stderr.write(f"waiting for the probe {pod['metadata']['name']}\n")
     deadline = time.monotonic() + _STARTS_WITHIN
@@ -189,7 +189,7 @@ def _stamp() -> dict[str, str]:
 
 
 def _spec(image: str, arguments: list[str]) -> dict[str, Any]:
-    from k8s_adapters.probe_pods import restricted
+    from k8s_adapters.cluster.probe_pods import restricted
 
     container = {
         "name": "probe",

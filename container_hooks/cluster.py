@@ -19,8 +19,8 @@ import orjson
 from container_hooks.failures import HookFailed
 from container_hooks.inputs import Registry
 from container_hooks.ports import World
-from k8s_adapters.client import METADATA_ONLY, Json, object_path
-from k8s_adapters.hook_rights import hook_metadata
+from k8s_adapters.calls.client import METADATA_ONLY, Json, object_path
+from k8s_adapters.hooks.hook_rights import hook_metadata
 from k8s_adapters.names import DIGEST_ANNOTATION
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.hook_names import SECRETS, STEPS, hook_size, secret, step_pod, workflow_pod

@@ -12,7 +12,7 @@ from container_hooks.inputs import Container, ContainerStep, PrepareJob, Service
 from container_hooks.options import Options, parse_options
 from container_hooks.port_mappings import container_ports
 from container_hooks.scripts import EXTERNALS, GITHUB, WORK, words
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 
 _KEEP_ALIVE = ("tail", ("-f", "/dev/null"))
 _LONGEST_NAME = 63

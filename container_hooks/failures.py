@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from http import HTTPStatus
 
-from k8s_adapters.refusals import Refusal, refusal_of
-from k8s_adapters.retry import answer_of
+from k8s_adapters.calls.refusals import Refusal, refusal_of
+from k8s_adapters.calls.retry import answer_of
 from ostler.errors import ExecLost, Forbidden, Gone, OstlerError, RateLimited, Retryable, UpstreamError
 
 LONGEST_LINE = 600

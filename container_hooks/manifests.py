@@ -16,7 +16,7 @@ from container_hooks.copies import JOB
 from container_hooks.options import Health
 from container_hooks.resources import Share
 from container_hooks.scripts import EXTERNALS, GITHUB, WORK
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from rules.pools.pod_template import outlive_lost_nodes
 
 USER = 1001

@@ -26,7 +26,7 @@ import yaml
 
 from container_hooks.failures import HookFailed
 from container_hooks.manifests import restricted
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 
 VARIABLE = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE"
 _LARGEST = 256 * 1024  # bytes

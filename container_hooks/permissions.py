@@ -6,7 +6,7 @@ The check costs one call per permission, so it runs only when it can explain a f
 from __future__ import annotations
 
 from container_hooks.ports import World
-from k8s_adapters.access import Right, may
+from k8s_adapters.cluster.access import Right, may
 from ostler.errors import UpstreamError
 from rules.pools.hook_names import secret, workflow_pod
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from container_hooks.ports import Exec, Files, HookSettings, Ledger, Log, World
-from k8s_adapters.client import KubeClient
-from k8s_adapters.exec_stream import Heartbeat
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.calls.exec_stream import Heartbeat
 from ostler.errors import ConfigurationError
 
 POD = "ACTIONS_RUNNER_POD_NAME"

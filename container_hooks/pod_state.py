@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from container_hooks.failures import one_line
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 
 _NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from container_hooks.failures import HookFailed
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 
 _PROTOCOLS = frozenset({"TCP", "UDP", "SCTP"})
 _HIGHEST = 65535

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from ostler.clock import Timing
 
 

@@ -21,7 +21,7 @@ from container_hooks.resources import divide
 from container_hooks.responses import response
 from container_hooks.scripts import EXTERNALS, RESPONSES, WORK, merge_into, set_up_job
 from container_hooks.starts import wait_until_ready
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from ostler.errors import OstlerError
 
 T = TypeVar("T")

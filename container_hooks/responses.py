@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import orjson
 
 from container_hooks.containers import Plan
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 
 
 def response(*, job_pod: str, workspace: str | None, plans: Sequence[Plan], is_alpine: bool) -> bytes:

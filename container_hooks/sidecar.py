@@ -17,8 +17,8 @@ from container_hooks.inputs import LONGEST_INPUT, parse
 from container_hooks.places import read_place
 from container_hooks.ports import Ledger
 from container_hooks.serve import HookServer
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.calls.execs import ExecClient
 from ostler import logging
 from rules.upstream.retry import HOOKS
 

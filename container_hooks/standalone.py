@@ -19,8 +19,8 @@ from container_hooks.inputs import LONGEST_INPUT, parse
 from container_hooks.local_files import LocalFiles
 from container_hooks.places import NAMESPACE, POD, UID, Place, read_place
 from container_hooks.ports import Exec, Ledger
-from k8s_adapters.client import METADATA_ONLY, KubeClient, make_client, object_path
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.client import METADATA_ONLY, KubeClient, make_client, object_path
+from k8s_adapters.calls.execs import ExecClient
 from ostler.errors import ConfigurationError, OstlerError
 from rules.upstream.retry import HOOKS
 

@@ -9,7 +9,7 @@ from container_hooks.cluster import Made
 from container_hooks.failures import HookFailed
 from container_hooks.pod_state import Seen, see
 from container_hooks.ports import World
-from k8s_adapters.client import Json, object_path
+from k8s_adapters.calls.client import Json, object_path
 from ostler.errors import Gone, RateLimited, Retryable
 
 _FIRST_WAIT, _GROWTH, _LONGEST_WAIT = 0.5, 1.5, 5.0  # seconds between two reads

@@ -15,7 +15,7 @@ from container_hooks.failures import HookFailed, failure_of
 from container_hooks.pod_state import container_end, disruption, ended_line, memory_limit, signal_of
 from container_hooks.ports import World
 from container_hooks.scripts import EXTERNALS, FILE_COMMANDS, pack, pack_present
-from k8s_adapters.client import Json, object_path
+from k8s_adapters.calls.client import Json, object_path
 from ostler.errors import ExecLost, Gone, OstlerError, UpstreamError
 
 _KILLED = 128 + signal.SIGKILL

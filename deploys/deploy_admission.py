@@ -2,7 +2,7 @@
 
 The check reads only the form of the policy: the objects and operations that it matches, its `failurePolicy`, the names
 in its text, and its bindings with the action Deny. Only the API server can evaluate the expressions of the policy.
-`k8s_adapters.admission` tests the expressions.
+`k8s_adapters.cluster.admission` tests the expressions.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cli.output import author
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.crd import apply_crd
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.pools.crd import apply_crd
+from k8s_adapters.pools.pools import create_pool
 from lab.levers import pull
 from ostler.errors import Conflict
 from rules.changes import Via

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab import helm
 from lab.control_plane_access import ClusterAccess, write_kubeconfig
 from lab.manifests import Kinds, Manifest

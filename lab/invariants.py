@@ -16,8 +16,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.runners.pods import list_pods
 from rules.claims.machines import TRANSITIONS, ClaimState, Machine
 from rules.claims.pod_view import PodView
 from rules.claims.stamps import INITIAL

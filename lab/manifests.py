@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient
 from ostler.errors import Conflict
 
 Manifest = dict[str, Any]

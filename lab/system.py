@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from sqlalchemy import create_engine, text
 from urllib3.exceptions import HTTPError
 
-from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.calls.client import KubeClient, make_client
 from lab import helm
 from lab.bootstrap import (
     ACCOUNTS,

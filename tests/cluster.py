@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.crd import apply_crd
-from k8s_adapters.draining import remove_finalizer
-from k8s_adapters.pools import list_pools
+from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.pools.crd import apply_crd
+from k8s_adapters.pools.draining import remove_finalizer
+from k8s_adapters.pools.pools import list_pools
 from lab.control_plane import ClusterAccess, ControlPlane, ControlPlaneUnavailable, NodeGrace
 from lab.control_plane_shared import shared
 from lab.embedded import EmbeddedCluster

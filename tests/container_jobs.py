@@ -12,7 +12,7 @@ from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
-from k8s_adapters.client import object_path
+from k8s_adapters.calls.client import object_path
 from lab.bootstrap import LabPool
 from lab.faults import Fault, FaultProxy
 from lab.manifests import Kinds

@@ -6,10 +6,10 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from k8s_adapters.admission import refuses_the_collector
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.cluster.admission import refuses_the_collector
 from k8s_adapters.names import API_VERSION, KIND
-from k8s_adapters.pools import create_pool, delete_pool
+from k8s_adapters.pools.pools import create_pool, delete_pool
 from lab import helm
 from lab.control_plane import ClusterAccess
 from lab.manifests import Kinds

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient
 from ostler.errors import Conflict, Gone
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, func, insert, text
 
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools.pool_reader import read_pool
 from models.pools import pool_mirror
 from models.schema import metadata
 from ostler.clock import utcnow

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from k8s_adapters.watching import Event, Watch, WatchExpired, WatchSilent
+from k8s_adapters.cluster.watching import Event, Watch, WatchExpired, WatchSilent
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.leases import create_lease, read_lease, write_lease
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.leases import create_lease, read_lease, write_lease
 from rules.upstream.leadership import RENEW, LeaseSeen, LeaseStep, leads, next_step
 from rules.upstream.retry import RetryPolicy
 

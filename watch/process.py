@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.calls.client import KubeClient, make_client
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger

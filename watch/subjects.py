@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import list_pods_at
-from k8s_adapters.pools import list_pools_at
-from k8s_adapters.watching import PodWatch, PoolWatch, Watch
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.watching import PodWatch, PoolWatch, Watch
+from k8s_adapters.pools.pools import list_pools_at
+from k8s_adapters.runners.pods import list_pods_at
 from rules.claims.pod_view import PodView
 from rules.pools.pool_spec import PoolSpec
 from rules.upstream.retry import RetryPolicy

@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from beat_schedule import periods
-from k8s_adapters.client import make_client
-from k8s_adapters.identity import TokenVerifier
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.runners.identity import TokenVerifier
 from models.db.connections import WEB_POOL
 from models.db.engine import make_engine
 from models.upstream.reporter import Reporter

@@ -15,9 +15,9 @@ from http import HTTPStatus
 
 import urllib3
 
-from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.runners import create_runner
-from k8s_adapters.stamps import stamp
+from k8s_adapters.calls.client import KubeClient, object_path
+from k8s_adapters.runners.runners import create_runner
+from k8s_adapters.runners.stamps import stamp
 from ostler.errors import Retryable
 from rules.pools.pool_spec import PoolSpec
 

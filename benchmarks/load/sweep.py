@@ -14,8 +14,8 @@ from pathlib import Path
 import orjson
 from sqlalchemy import Engine, event, text
 
-from k8s_adapters.client import make_client, object_path
-from k8s_adapters.metadata import METADATA_LIST, OF_POOLS, PAGE
+from k8s_adapters.calls.client import make_client, object_path
+from k8s_adapters.calls.metadata import METADATA_LIST, OF_POOLS, PAGE
 from models.db.engine import transaction
 from ostler import logging
 from ostler.settings import load

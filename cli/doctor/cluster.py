@@ -9,12 +9,12 @@ from cli.cluster import cause_of
 from cli.doctor.context import Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from cli.kubeconfigs import choose
-from k8s_adapters.access import CONTAINER_RIGHTS, RIGHTS, Right, may, who_am_i
-from k8s_adapters.admission import PolicyAnswer, refuses_other_pods, refuses_other_roles, refuses_the_collector
-from k8s_adapters.client import KubeClient
-from k8s_adapters.crd import CRD_NAME, crd_manifest
-from k8s_adapters.hook_pods import LEFT_AFTER, find_left_over
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.access import CONTAINER_RIGHTS, RIGHTS, Right, may, who_am_i
+from k8s_adapters.cluster.admission import PolicyAnswer, refuses_other_pods, refuses_other_roles, refuses_the_collector
+from k8s_adapters.hooks.hook_pods import LEFT_AFTER, find_left_over
 from k8s_adapters.names import API_VERSION, PLURAL
+from k8s_adapters.pools.crd import CRD_NAME, crd_manifest
 from ostler.errors import ConfigurationError, Forbidden, Gone, Invalid, Retryable, UpstreamError
 from rules.pools.pod_security import admits_forks
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from cli.healthy import BEAT_LOCK
 from cli.kubeconfigs import client_for
 from github_adapters.client import GitHub
-from k8s_adapters.pools import list_pools
+from k8s_adapters.pools.pools import list_pools
 from models.browse import health
 from models.browse.sweeps import list_sweeps
 from models.claims import registrations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from github_adapters.endpoints.app import AppInstallation
-    from k8s_adapters.client import KubeClient
+    from k8s_adapters.calls.client import KubeClient
     from models.browse.health import Server
     from models.browse.sweeps import SweepSeen
     from models.db.epochs import EpochSeen, Lost

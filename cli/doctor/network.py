@@ -8,8 +8,8 @@ from deploys.addresses import PRIVATE, Addresses, block
 from deploys.network_policies import Direction, parse_policy
 from deploys.network_reach import Network, Pod, Ports, reach
 from deploys.selectors import Malformed
+from k8s_adapters.cluster.own_addresses import OwnAddresses, list_policies, own_addresses
 from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
-from k8s_adapters.own_addresses import OwnAddresses, list_policies, own_addresses
 from ostler.errors import Forbidden, Gone
 
 SHOWN = 5

@@ -128,8 +128,8 @@ class ClusterSecret:
         Raises `Conflict` if the Secret already has these keys, `Gone` if the namespace does not exist, and another
         `UpstreamError` if the cluster refuses the write or does not answer.
         """
-        from k8s_adapters.retry import answer_of
-        from k8s_adapters.secrets import keys_of, put_secret
+        from k8s_adapters.calls.retry import answer_of
+        from k8s_adapters.cluster.secrets import keys_of, put_secret
 
         try:
             taken = sorted((keys_of(self._kube, namespace=self._namespace, name=self._name) or set()) & set(KEYS))
@@ -153,7 +153,7 @@ class ClusterSecret:
 
     def write(self, values: Mapping[str, Secret], *, api_url: str) -> None:
         """Write the secrets and preserve the other keys of the Secret."""
-        from k8s_adapters.secrets import put_secret
+        from k8s_adapters.cluster.secrets import put_secret
 
         del api_url
         put_secret(self._kube, namespace=self._namespace, name=self._name, values=values, replace=self._replace)

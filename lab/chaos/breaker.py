@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.runners.pods import list_pods
 from lab import liveness
 from lab.chaos.freezer import Freeze, Freezer
 from lab.chaos.people import People, chosen

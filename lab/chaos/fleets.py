@@ -31,7 +31,7 @@ from pathlib import Path
 from sqlalchemy import Engine, create_engine, text
 from urllib3.exceptions import HTTPError
 
-from k8s_adapters.client import MERGE_PATCH
+from k8s_adapters.calls.client import MERGE_PATCH
 from lab.bootstrap import ACCOUNTS, LabAccount, LabPool
 from lab.chaos.laws import Broken, of_executions
 from lab.chaos.sampler import Sampler

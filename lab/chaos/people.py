@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.pools import create_pool, get_pool
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.pools.pools import create_pool, get_pool
 from lab.bootstrap import RUNNER_IMAGE, LabPool, spec_of
 from lab.chaos.plan import Blow, Strike
 from lab.system import System

@@ -16,9 +16,9 @@ from sqlalchemy.exc import DBAPIError
 from urllib3.exceptions import HTTPError
 
 from beat_schedule import periods
-from k8s_adapters.client import MERGE_PATCH, object_path
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from k8s_adapters.pools import pool_path
+from k8s_adapters.calls.client import MERGE_PATCH, object_path
+from k8s_adapters.calls.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.pools.pools import pool_path
 from lab.bootstrap import ACCOUNTS, NODE_POOLS, PERSISTENT_POOLS, POOLS, SETS_POOL
 from lab.chaos.breaker import WEBHOOKS, Breaker
 from lab.chaos.laws import (

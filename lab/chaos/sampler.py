@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import list_pods_at
-from k8s_adapters.watching import PodWatch, WatchExpired
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.watching import PodWatch, WatchExpired
+from k8s_adapters.runners.pods import list_pods_at
 from lab.chaos.laws import Broken, ClaimSpan, LingeringPod, LiveClaim, Moment, at_a_moment, of_a_deletion, of_an_unstamp
 from lab.invariants import read_budgets
 from lab.system import System

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from k8s_adapters.client import make_client
+from k8s_adapters.calls.client import make_client
 from lab.kubelet.journal import Journal
 from lab.kubelet.processes import WORK
 from lab.node.containerd_log import ended_unseen

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from k8s_adapters.client import make_client
+from k8s_adapters.calls.client import make_client
 from lab.control_plane_access import ClusterAccess, write_kubeconfig
 from lab.go_build import Say, quiet
 from lab.node import cgroups

@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from k8s_adapters.client import KubeClient, make_client, object_path
-from k8s_adapters.watching import Watch
+from k8s_adapters.calls.client import KubeClient, make_client, object_path
+from k8s_adapters.cluster.watching import Watch
 from ostler.errors import UpstreamError
 
 _SECONDS = 300  # duration of one watch

@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.calls.client import KubeClient, make_client
 from ostler.errors import UpstreamError
 
 DOMAIN = "cluster.local"

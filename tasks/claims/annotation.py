@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from k8s_adapters.pods import get_pod
-from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
-from k8s_adapters.stamps import stamp as put_on
-from k8s_adapters.stamps import unstamp as take_off
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.stamps import STAMP_POLICY, StampOutcome, StampResult
+from k8s_adapters.runners.stamps import stamp as put_on
+from k8s_adapters.runners.stamps import unstamp as take_off
 from models.claims import steps
 from ostler.clock import utcnow
 from rules.claims.machines import allowed

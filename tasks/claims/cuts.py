@@ -13,8 +13,8 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import Connection
 
-from k8s_adapters.pods import get_pod
-from k8s_adapters.stamps import StampOutcome
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.stamps import StampOutcome
 from models.claims import cuts
 from models.tables import claim_transitions, pod_facts
 from ostler.clock import utcnow

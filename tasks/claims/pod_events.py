@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import structlog
 
-from k8s_adapters.pod_events import list_pod_events
+from k8s_adapters.runners.pod_events import list_pod_events
 from models.claims import pod_ends
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

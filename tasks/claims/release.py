@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import structlog
 
-from k8s_adapters.pods import get_pod
-from k8s_adapters.stamps import StampOutcome
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.stamps import StampOutcome
 from models.claims import releases
 from models.claims.releases import Warmth
 from ostler import clock, task_names

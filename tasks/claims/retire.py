@@ -31,10 +31,10 @@ from typing import NoReturn
 
 import structlog
 
-from k8s_adapters.events import pod_of
-from k8s_adapters.pods import get_pod
-from k8s_adapters.runners import delete_runner
-from k8s_adapters.writes import recorded
+from k8s_adapters.calls.writes import recorded
+from k8s_adapters.cluster.events import pod_of
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.runners import delete_runner
 from models.claims import pod_ends, releases
 from models.pools import pod_rows, pool_mirror
 from ostler import task_names

@@ -11,7 +11,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import Connection
 
-from k8s_adapters.stamps import StampOutcome
+from k8s_adapters.runners.stamps import StampOutcome
 from models.claims import steps
 from models.tables import claim_leases, claim_transitions, pod_facts
 from ostler import task_names, telemetry

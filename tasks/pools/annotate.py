@@ -12,7 +12,7 @@ import time
 
 import structlog
 
-from k8s_adapters.stamps import annotate_job
+from k8s_adapters.runners.stamps import annotate_job
 from models.tables import executions
 from models.tables.executions import Running
 from ostler.errors import UpstreamError

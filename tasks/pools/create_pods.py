@@ -12,13 +12,13 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.events import pool_of
-from k8s_adapters.owners.stateful_set import PodRefused, Unsupported
-from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import get_pool
-from k8s_adapters.refusals import Refusal, refusal_of
-from k8s_adapters.runner_scripts import ForeignScripts
-from k8s_adapters.runners import clear_name, create_runner
+from k8s_adapters.calls.refusals import Refusal, refusal_of
+from k8s_adapters.cluster.events import pool_of
+from k8s_adapters.pools.pools import get_pool
+from k8s_adapters.runners.owners.stateful_set import PodRefused, Unsupported
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.runner_scripts import ForeignScripts
+from k8s_adapters.runners.runners import clear_name, create_runner
 from models.pools import pod_rows, pool_plans
 from models.pools.pools import Pool
 from models.tables import pod_births

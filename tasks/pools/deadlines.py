@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from k8s_adapters.deadlines import set_deadline
+from k8s_adapters.runners.deadlines import set_deadline
 from models.claims import pod_claims
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -8,7 +8,7 @@ from datetime import datetime
 import structlog
 from sqlalchemy import Connection
 
-from k8s_adapters.owners.volumes import delete_volume
+from k8s_adapters.runners.owners.volumes import delete_volume
 from models.db import epochs
 from models.upstream import gates
 from ostler.errors import UpstreamError

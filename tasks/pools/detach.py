@@ -12,7 +12,7 @@ import time
 
 import structlog
 
-from k8s_adapters.owners.detaching import detach_runner
+from k8s_adapters.runners.owners.detaching import detach_runner
 from models.pools.pod_rows import PodRow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of

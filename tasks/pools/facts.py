@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8s_adapters.names import CONTAINERS_DIND
-from k8s_adapters.pod_hash import pod_hash
+from k8s_adapters.runners.pod_hash import pod_hash
 from rules.pools.pod_security import PodSecurity, refusal
 from rules.pools.pool_spec import PoolSpec
 from rules.pools.pool_status import CONTAINERS_DISABLED, builder_disabled

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy import Connection
 
-from k8s_adapters.pods import get_pod
-from k8s_adapters.runners import delete_account_left, delete_runner
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow

@@ -5,8 +5,8 @@ from __future__ import annotations
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.pools import get_pool, list_pools
-from k8s_adapters.writes import recorded
+from k8s_adapters.calls.writes import recorded
+from k8s_adapters.pools.pools import get_pool, list_pools
 from models.claims import watch_reports
 from models.pools import draining, pause_requests, pool_mirror
 from ostler.clock import utcnow

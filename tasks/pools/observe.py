@@ -13,7 +13,7 @@ from functools import lru_cache
 import structlog
 
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.pods import list_pods
+from k8s_adapters.runners.pods import list_pods
 from models.pools import pod_rows
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import structlog
 
-from k8s_adapters.pools import answer_pause_request, get_pool
+from k8s_adapters.pools.pools import answer_pause_request, get_pool
 from models.pools import pause_requests
 from ostler.errors import Conflict
 from ostler.halt import halt

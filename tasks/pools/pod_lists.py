@@ -26,7 +26,7 @@ import orjson
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from k8s_adapters.pods import pod_pages
+from k8s_adapters.runners.pods import pod_pages
 from models.pools import pod_lists
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from k8s_adapters.writes import Writes, recorded
+from k8s_adapters.calls.writes import Writes, recorded
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodRow
 from ostler.task_names import RECONCILE

@@ -8,9 +8,9 @@ from datetime import datetime
 import orjson
 import structlog
 
+from k8s_adapters.calls.writes import Writes
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.pools import patch_pool_status
-from k8s_adapters.writes import Writes
+from k8s_adapters.pools.pools import patch_pool_status
 from models.claims.registrations import runners_of_pool
 from models.pools import draining, failing_calls, pool_plans
 from models.pools.blocked_mints import blocked_mints

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 from sqlalchemy import Connection
 
-from k8s_adapters.owners.volumes import list_volumes
+from k8s_adapters.runners.owners.volumes import list_volumes
 from models.pools import pod_lists, pod_rows
 from models.pools.pools import Pool
 from ostler.errors import UpstreamError

@@ -15,7 +15,7 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.pods import get_pod
+from k8s_adapters.runners.pods import get_pod
 from models.claims import cuts, pod_ends, watch_reports
 from models.sweeps import sweeps
 from models.tables import claim_transitions

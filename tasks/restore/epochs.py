@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy import Connection
 
-from k8s_adapters.epochs import EpochSeen, read_epoch, write_epoch
-from k8s_adapters.pods import list_pods
+from k8s_adapters.cluster.epochs import EpochSeen, read_epoch, write_epoch
+from k8s_adapters.runners.pods import list_pods
 from models.db import epochs
 from models.sweeps import redelivery
 from ostler import clock

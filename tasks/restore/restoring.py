@@ -24,10 +24,10 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.epochs import write_epoch
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import list_pools
-from k8s_adapters.probe_pods import PROBE_POOL
+from k8s_adapters.cluster.epochs import write_epoch
+from k8s_adapters.cluster.probe_pods import PROBE_POOL
+from k8s_adapters.pools.pools import list_pools
+from k8s_adapters.runners.pods import list_pods
 from models.db import epochs
 from models.db.engine import why_away
 from models.pools import pod_rows, pool_mirror

@@ -23,7 +23,7 @@ from functools import partial
 
 import structlog
 
-from k8s_adapters.pods import get_pod
+from k8s_adapters.runners.pods import get_pod
 from models.claims.releases import registrations_of
 from models.sweeps import orphans
 from models.sweeps.repairs import Case

@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from k8s_adapters.probe import probe
+from k8s_adapters.cluster.probe import probe
 from models.upstream import gates as rows
 from models.upstream.gates import Evaluation
 from models.upstream.reporter import report

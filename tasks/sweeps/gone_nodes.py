@@ -11,7 +11,7 @@ claim from `finished_jobs`, which asks GitHub first.
 
 from __future__ import annotations
 
-from k8s_adapters.pods import get_pod
+from k8s_adapters.runners.pods import get_pod
 from models.claims import busy
 from models.sweeps import stuck_pods
 from models.sweeps.repairs import Case

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from k8s_adapters.metadata import OF_POOLS, ObjectSeen, metadata_pages
+from k8s_adapters.calls.metadata import OF_POOLS, ObjectSeen, metadata_pages
 from tasks.worker.base import SWEEP_LIST, calls
 from tasks.worker.runtime import Runtime
 

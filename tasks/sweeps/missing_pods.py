@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from k8s_adapters.pods import get_pod
+from k8s_adapters.runners.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.task_names import MISSING_PODS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from k8s_adapters.metadata import ObjectSeen
-from k8s_adapters.pods import get_pod
+from k8s_adapters.calls.metadata import ObjectSeen
+from k8s_adapters.runners.pods import get_pod
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow

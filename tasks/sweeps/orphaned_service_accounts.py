@@ -11,11 +11,11 @@ import random
 from dataclasses import replace
 from datetime import timedelta
 
-from k8s_adapters.metadata import ObjectSeen
-from k8s_adapters.owners.kinds import owner_of
-from k8s_adapters.owners.stateful_set import APPS, KIND
-from k8s_adapters.pods import get_pod
-from k8s_adapters.runners import delete_left_by_runner, is_free
+from k8s_adapters.calls.metadata import ObjectSeen
+from k8s_adapters.runners.owners.kinds import owner_of
+from k8s_adapters.runners.owners.stateful_set import APPS, KIND
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.runners import delete_left_by_runner, is_free
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from models.tables import pod_births

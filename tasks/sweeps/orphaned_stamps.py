@@ -14,8 +14,8 @@ from datetime import datetime
 
 import structlog
 
-from k8s_adapters.metadata import ObjectSeen
-from k8s_adapters.pods import get_pod
+from k8s_adapters.calls.metadata import ObjectSeen
+from k8s_adapters.runners.pods import get_pod
 from models.claims import busy
 from models.sweeps import orphans
 from models.sweeps.repairs import Case

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from datetime import timedelta
 
-from k8s_adapters.pods import get_pod
+from k8s_adapters.runners.pods import get_pod
 from models.claims import busy
 from models.sweeps import unresponsive
 from models.sweeps.repairs import Case

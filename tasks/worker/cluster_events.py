@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import structlog
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.events import EventNote, Regarding, Type, write_event
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.events import EventNote, Regarding, Type, write_event
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

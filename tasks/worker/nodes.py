@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.nodes import NodeSeen, get_node, list_nodes
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.nodes import NodeSeen, get_node, list_nodes
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of

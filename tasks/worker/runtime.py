@@ -10,8 +10,8 @@ import threading
 from collections.abc import Sequence
 
 from github_adapters.client import GitHub
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.runner_scripts import RunnerScripts
+from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.runners.runner_scripts import RunnerScripts
 from models.db.connections import admit, worker_pool
 from models.db.engine import in_transaction, make_engine
 from ostler.encryption import Cipher

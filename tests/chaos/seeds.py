@@ -19,9 +19,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from k8s_adapters.metadata import ObjectSeen
-from k8s_adapters.runners import delete_runner
-from k8s_adapters.stamps import unstamp
+from k8s_adapters.calls.metadata import ObjectSeen
+from k8s_adapters.runners.runners import delete_runner
+from k8s_adapters.runners.stamps import unstamp
 from models.claims import releases
 from models.claims import resume as due
 from models.db.engine import transaction

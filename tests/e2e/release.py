@@ -23,7 +23,7 @@ from typing import Any, Self
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from k8s_adapters.client import MERGE_PATCH, make_client, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, make_client, object_path
 from lab.control_plane_access import ClusterAccess, write_kubeconfig
 from lab.processes import Child
 from lab.system import WebPorts

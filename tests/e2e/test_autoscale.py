@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import get_pool
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.pools.pools import get_pool
 from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log

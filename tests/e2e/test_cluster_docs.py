@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.crd import CRD_NAME
+from k8s_adapters.calls.client import KubeClient, object_path
+from k8s_adapters.cluster.secrets import put_secret
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.secrets import put_secret
+from k8s_adapters.pools.crd import CRD_NAME
 from lab import helm, kubectl
 from lab.control_plane import ControlPlane, ControlPlaneUnavailable
 from lab.system import Options, System, read_log

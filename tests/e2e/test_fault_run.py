@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.bootstrap import ACCOUNTS, POOLS
 from lab.control_plane import ClusterAccess
 from lab.faults import OF_STREAMS, Fault, FaultPlan, Kind

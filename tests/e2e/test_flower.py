@@ -14,7 +14,7 @@ import httpx
 import pytest
 from flower.urls import handlers
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.access import who_am_i
-from k8s_adapters.client import make_client
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.cluster.access import who_am_i
 from lab.bootstrap import LabPool
 from lab.control_plane import AUDIT_LOG, ControlPlane, ControlPlaneUnavailable
 from lab.system import WITHOUT_CLUSTER, Options, System, read_log

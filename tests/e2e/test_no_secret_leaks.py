@@ -27,7 +27,7 @@ import psycopg2
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.bootstrap import PERSISTENT_POOLS, LabPool
 from lab.control_plane import ClusterAccess
 from lab.processes import free_port

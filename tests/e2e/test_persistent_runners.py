@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import pool_path
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, object_path
+from k8s_adapters.pools.pools import pool_path
+from k8s_adapters.runners.pods import list_pods
 from lab.bootstrap import ACCOUNTS, SETS_POOL, LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import patch_pool_replicas
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.pools.pools import patch_pool_replicas
 from lab.bootstrap import ACCOUNTS, LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient
 from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.runners.pods import list_pods
 from lab.bootstrap import POOLS, SETS_POOL
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System, read_log

@@ -20,9 +20,9 @@ from typing import Any
 import httpx
 from sqlalchemy import Row, create_engine, text
 
-from k8s_adapters.client import make_client
-from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import patch_pool_replicas
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.pools.pools import patch_pool_replicas
+from k8s_adapters.runners.pods import get_pod, list_pods
 from lab.bootstrap import ACCOUNTS, LabAccount, LabPool
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy

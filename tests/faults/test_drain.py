@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import create_pool, get_pool, list_pools, pool_path
+from k8s_adapters.calls.client import KubeClient, object_path
+from k8s_adapters.pools.pools import create_pool, get_pool, list_pools, pool_path
+from k8s_adapters.runners.pods import list_pods
 from lab.bootstrap import RUNNER_IMAGE
 from lab.control_plane import ClusterAccess
 from tests.faults.stage import POOL, Stage, running

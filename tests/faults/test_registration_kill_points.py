@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from k8s_adapters.client import object_path
-from k8s_adapters.owners.stateful_set import APPS, KIND
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import object_path
+from k8s_adapters.runners.owners.stateful_set import APPS, KIND
+from k8s_adapters.runners.pods import list_pods
 from lab.bootstrap import ACCOUNTS, LabPool
 from lab.control_plane import ClusterAccess
 from lab.invariants import broken

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from k8s_adapters.pods import list_pods
+from k8s_adapters.runners.pods import list_pods
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault
 from lab.system import read_log, read_log_lines

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from ostler.errors import Gone

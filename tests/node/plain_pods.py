@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.runner_scripts import ensure_scripts
+from k8s_adapters.calls.client import Json, KubeClient
+from k8s_adapters.runners.runner_scripts import ensure_scripts
 from lab.bootstrap import RUNNER_IMAGE
 from ostler.errors import Conflict, Gone
 from tests.waiting import eventually

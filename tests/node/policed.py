@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, object_path
 from lab.bootstrap import RUNNER_IMAGE
 from lab.node.policies.enforcer import PolicyEnforcer
 from lab.node.policies.ruleset import Mode, PodNetwork

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab import helm
 from lab.bootstrap import LabPool, on_real_node, spec_of
 from lab.node.namespace import NODE_ADDRESS

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploys.manifests import OWNER_LABEL, POOL_LABEL
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.faults import Fault, Kind
 from lab.helm import render
 from lab.node.namespace import NODE_ADDRESS

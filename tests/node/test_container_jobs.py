@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from k8s_adapters.client import object_path
+from k8s_adapters.calls.client import object_path
 from lab.faults import FaultProxy
 from lab.manifests import Kinds
 from lab.node.job_images import ACTION, JOB, action_image, job_image

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s_adapters.exec_stream import V4
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.exec_stream import V4
+from k8s_adapters.calls.execs import ExecClient
 from lab.node.images import PAUSE
 from ostler.errors import Gone, Invalid, UpstreamError
 from tests.fleet import Fleet
@@ -66,7 +66,7 @@ def test_input_of_20_mib_arrives_and_ends(
     run: Exec, monkeypatch: pytest.MonkeyPatch, versions: list[str] | None
 ) -> None:
     if versions is not None:
-        monkeypatch.setattr("k8s_adapters.exec_stream.VERSIONS", versions)
+        monkeypatch.setattr("k8s_adapters.calls.exec_stream.VERSIONS", versions)
     content = bytes(range(256)) * 80 * 1024
 
     assert run.run("sha256sum", stdin=[content[begin : begin + MIB] for begin in range(0, len(content), MIB)]) == 0

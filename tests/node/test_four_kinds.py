@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, object_path
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import pool_path
+from k8s_adapters.calls.client import MERGE_PATCH, object_path
+from k8s_adapters.pools.pools import pool_path
+from k8s_adapters.runners.pods import list_pods
 from lab.bootstrap import LabPool
 from lab.chaos.waits import REAL_STARTS, scaled
 from lab.node.namespace import is_isolated

@@ -13,7 +13,7 @@ import pytest
 from urllib3.exceptions import HTTPError
 
 from cli.setup.store import KEYS
-from k8s_adapters.secrets import keys_of
+from k8s_adapters.cluster.secrets import keys_of
 from lab import kubectl
 from lab.node.namespace import is_isolated
 from lab.node.policies.ruleset import Mode

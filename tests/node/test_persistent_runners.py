@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH
-from k8s_adapters.pools import get_pool, pool_path
+from k8s_adapters.calls.client import MERGE_PATCH
+from k8s_adapters.pools.pools import get_pool, pool_path
 from lab.bootstrap import LabPool
 from tests.fleet import Fleet
 from tests.waiting import eventually

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pods import read_pod
-from k8s_adapters.runner_scripts import scripts_name
+from k8s_adapters.runners.pods import read_pod
+from k8s_adapters.runners.runner_scripts import scripts_name
 from lab.kubelet.ailments import NO_SHELL, NO_SUCH_SCRIPT, START_ERROR
 from lab.kubelet.worker import LOST, TERMINATED, UNKNOWN
 from lab.node.images import PAUSE

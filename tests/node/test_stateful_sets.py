@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import object_path
-from k8s_adapters.pools import get_pool
+from k8s_adapters.calls.client import object_path
+from k8s_adapters.pools.pools import get_pool
 from lab.bootstrap import LabPool
 from ostler.errors import Gone
 from tests.fleet import Fleet

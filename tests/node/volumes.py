@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.calls.client import Json, KubeClient
 from ostler.errors import Conflict
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.identity import KEYS_FOR, REFETCH_EVERY, RETRY_EVERY, TokenVerifier
+from k8s_adapters.runners.identity import KEYS_FOR, REFETCH_EVERY, RETRY_EVERY, TokenVerifier
 from ostler.settings import Settings
 from ostler.timings import Timings
 from web.edge.limits import BODY_WITHIN

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
-from k8s_adapters.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
 from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.runners.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
 from models.tables import pod_births
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

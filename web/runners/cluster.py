@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.identity import PodIdentity, TokenVerifier, review_token
-from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import get_pool
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.pools.pools import get_pool
+from k8s_adapters.runners.identity import PodIdentity, TokenVerifier, review_token
+from k8s_adapters.runners.pods import get_pod
 from ostler.settings import Settings
 from rules.claims.pod_view import PodView
 from rules.upstream.retry import RetryPolicy

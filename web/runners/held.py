@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from datetime import datetime
 
-from k8s_adapters.identity import PodIdentity
+from k8s_adapters.runners.identity import PodIdentity
 from models.tables.offers import Polling
 from rules.claims.poll_answers import Answer, Verdict
 

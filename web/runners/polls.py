@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from k8s_adapters.identity import PodIdentity
+from k8s_adapters.runners.identity import PodIdentity
 from models.db.channel import Minted, Superseded
 from ostler.clock import utcnow
 from ostler.logging import get_logger

@@ -80,7 +80,7 @@ matchLabels:
 
 {{/*
 Name of the ConfigMap with the scripts of runner Pods, which workers create. It contains the digest of the scripts
-(k8s_adapters/runner_scripts.py); a test compares both.
+(k8s_adapters/runners/runner_scripts.py); a test compares both.
 */}}
 {{- define "ostler.runnerScripts" -}}
 ostler-scripts-3fb87a99d48c19c1

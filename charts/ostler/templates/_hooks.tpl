@@ -1,6 +1,6 @@
 {{/*
 Parts of the admission policies for container jobs. rules/pools/hook_names.py has the same names, and
-k8s_adapters/hook_rights.py builds objects that these policies allow.
+k8s_adapters/hooks/hook_rights.py builds objects that these policies allow.
 */}}
 
 {{/* Prefix of the user name of every ServiceAccount in the runners' namespace. */}}

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.calls.client import KubeClient, make_client
 from lab.node.policies.decisions import decide, read_namespaces, read_pods
 from lab.node.policies.ruleset import NO_TABLE, Mode, PodNetwork, write_rules
 from lab.processes import StartError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.identities import Identities
 
 ALL = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.calls.client import KubeClient, make_client
 from lab import foreign, helm
 from lab.control_plane import ClusterAccess
 from lab.identities import IDENTITIES, Identities

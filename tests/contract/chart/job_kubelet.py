@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient
 from lab.control_plane import ClusterAccess, write_kubeconfig
 
 EVERY = 0.1

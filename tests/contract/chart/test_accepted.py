@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
-from k8s_adapters.retry import answer_of
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient
+from k8s_adapters.calls.retry import answer_of
 from lab import helm
 from lab.manifests import Kinds
 from ostler.errors import Forbidden, Invalid, UpstreamError

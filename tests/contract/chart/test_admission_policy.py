@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s_adapters.admission import COLLECTORS
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.calls.retry import answer_of
+from k8s_adapters.cluster.admission import COLLECTORS
 from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
-from k8s_adapters.retry import answer_of
 from lab.manifests import Kinds
 from ostler.errors import Forbidden, Invalid, UpstreamError
 from rules.upstream.retry import ONCE

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient
 from lab import helm
 from lab.control_plane import ClusterAccess
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools.pool_reader import read_pool
 from lab import helm
 
 Json = dict[str, Any]

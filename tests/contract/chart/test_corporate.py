@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from k8s_adapters.crd import crd_manifest
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.crd import crd_manifest
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.runners import build_pod
 from lab import helm
 
 Json = dict[str, Any]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.admission import refuses_other_pods
-from k8s_adapters.client import Json, KubeClient, object_path
+from k8s_adapters.calls.client import Json, KubeClient, object_path
+from k8s_adapters.calls.refusals import refusal_of
+from k8s_adapters.cluster.admission import refuses_other_pods
 from k8s_adapters.names import POOL_LABEL, RUNNER_LABEL
-from k8s_adapters.owners.stateful_set import build_stateful_set
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.refusals import refusal_of
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.owners.stateful_set import build_stateful_set
+from k8s_adapters.runners.runners import build_pod
 from lab import helm
 from lab.manifests import Kinds
 from ostler.errors import UpstreamError

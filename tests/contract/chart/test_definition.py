@@ -6,7 +6,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cli.app import app
-from k8s_adapters.crd import crd_manifest
+from k8s_adapters.pools.crd import crd_manifest
 from lab import helm
 
 FILE = helm.CHART / "crds" / "runnerpools.yaml"
@@ -17,7 +17,7 @@ def test_the_chart_has_what_ostler_crd_prints() -> None:
 
     assert printed.exit_code == 0
     assert yaml.safe_load(printed.stdout) == crd_manifest()
-    assert printed.stdout == FILE.read_text(), f"copy k8s_adapters/runnerpools.yaml to {FILE}"
+    assert printed.stdout == FILE.read_text(), f"copy k8s_adapters/pools/runnerpools.yaml to {FILE}"
 
 
 def test_helm_takes_it_from_the_chart_as_it_is() -> None:

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from k8s_adapters.client import Json, KubeClient, make_client
-from k8s_adapters.hook_rights import RBAC, build_role_binding
+from k8s_adapters.calls.client import Json, KubeClient, make_client
+from k8s_adapters.hooks.hook_rights import RBAC, build_role_binding
 from lab.control_plane import ClusterAccess
 from lab.identities import Identities
 from tests.contract.chart.cast import allowed

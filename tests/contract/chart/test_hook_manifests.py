@@ -12,7 +12,7 @@ from container_hooks.manifests import job_pod, secret_values, step_pod
 from container_hooks.permissions import missing_rights
 from container_hooks.ports import HookSettings, World
 from container_hooks.resources import divide
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.execs import ExecClient
 from tests.contract.chart.test_hook_rights import Stage, stage
 
 __all__ = ["stage"]

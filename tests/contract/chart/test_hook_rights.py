@@ -16,18 +16,18 @@ import pytest
 
 from cli.doctor import cluster
 from cli.doctor.findings import Outcome
-from k8s_adapters.admission import refuses_other_roles
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
-from k8s_adapters.deployed import labels_of_runners
-from k8s_adapters.hook_pods import find_left_over
-from k8s_adapters.hook_rights import RBAC, build_role, build_role_binding, hook_metadata
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
+from k8s_adapters.calls.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.calls.retry import answer_of
+from k8s_adapters.cluster.admission import refuses_other_roles
+from k8s_adapters.cluster.deployed import labels_of_runners
+from k8s_adapters.hooks.hook_pods import find_left_over
+from k8s_adapters.hooks.hook_rights import RBAC, build_role, build_role_binding, hook_metadata
 from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, MANAGED_BY_LABEL, POOL_LABEL
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import create_pool, list_pools
-from k8s_adapters.resources import Created
-from k8s_adapters.retry import answer_of
-from k8s_adapters.runners import create_runner, delete_runner
+from k8s_adapters.pools.pools import create_pool, list_pools
+from k8s_adapters.runners.pods import list_pods
+from k8s_adapters.runners.resources import Created
+from k8s_adapters.runners.runners import create_runner, delete_runner
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from lab.identities import Identities
 from lab.manifests import Kinds

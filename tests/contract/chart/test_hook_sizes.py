@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client
-from k8s_adapters.hook_rights import build_role
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, make_client
+from k8s_adapters.hooks.hook_rights import build_role
 from k8s_adapters.names import DIGEST_ANNOTATION
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.pools import create_pool, delete_pool, list_pools, pool_path
-from k8s_adapters.resources import Created, create_role, create_service_account
-from k8s_adapters.runners import build_service_account
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.pools.pools import create_pool, delete_pool, list_pools, pool_path
+from k8s_adapters.runners.resources import Created, create_role, create_service_account
+from k8s_adapters.runners.runners import build_service_account
 from lab.control_plane import ClusterAccess
 from ostler.clock import Timing
 from rules.pools.hook_names import step_pod

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import Json, KubeClient, make_client, object_path
+from k8s_adapters.calls.client import Json, KubeClient, make_client, object_path
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.pools import create_pool
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.runners import build_pod
 from lab.control_plane import ClusterAccess
 from lab.control_plane_access import write_kubeconfig
 from lab.identities import Identities

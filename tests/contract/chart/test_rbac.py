@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.access import who_am_i
-from k8s_adapters.runner_scripts import scripts_name
+from k8s_adapters.cluster.access import who_am_i
+from k8s_adapters.runners.runner_scripts import scripts_name
 from lab.identities import IDENTITIES
 from tests.contract.chart.cast import ALL, CRDS, LEASES, POLICIES, POOLS, Cast, allowed
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.access import who_am_i
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
-from k8s_adapters.crd import apply_crd
-from k8s_adapters.epochs import read_epoch, write_epoch
-from k8s_adapters.identity import TokenVerifier, Unjudged, review_token
-from k8s_adapters.leases import create_lease, read_lease, write_lease
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.pools import create_pool, get_pool, list_pools
-from k8s_adapters.resources import Created
-from k8s_adapters.runners import Deletion, create_runner, delete_runner
-from k8s_adapters.stamps import StampOutcome, stamp, unstamp
-from k8s_adapters.watching import PodWatch
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, make_client
+from k8s_adapters.calls.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.cluster.access import who_am_i
+from k8s_adapters.cluster.epochs import read_epoch, write_epoch
+from k8s_adapters.cluster.leases import create_lease, read_lease, write_lease
+from k8s_adapters.cluster.watching import PodWatch
+from k8s_adapters.pools.crd import apply_crd
+from k8s_adapters.pools.pools import create_pool, get_pool, list_pools
+from k8s_adapters.runners.identity import TokenVerifier, Unjudged, review_token
+from k8s_adapters.runners.pods import get_pod, list_pods
+from k8s_adapters.runners.resources import Created
+from k8s_adapters.runners.runners import Deletion, create_runner, delete_runner
+from k8s_adapters.runners.stamps import StampOutcome, stamp, unstamp
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from ostler.errors import Forbidden
 from rules.pools.pool_spec import PoolSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.calls.client import Json, KubeClient
 from lab.manifests import Kinds
 from rules.pools.hook_names import step_pod
 from tests.contract.chart.test_hook_rights import (

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client, object_path
-from k8s_adapters.crd import crd_manifest
-from k8s_adapters.owners.stateful_set import APPS, KIND
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, make_client, object_path
+from k8s_adapters.pools.crd import crd_manifest
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.owners.stateful_set import APPS, KIND
+from k8s_adapters.runners.pods import list_pods
 from lab import helm
 from lab.control_plane import ControlPlane, ControlPlaneUnavailable
 from lab.postgres import Postgres

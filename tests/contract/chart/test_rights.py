@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.access import CONTAINER_RIGHTS, RIGHTS, Right
+from k8s_adapters.cluster.access import CONTAINER_RIGHTS, RIGHTS, Right
 from lab import helm
 
 CONTAINERS: helm.Values = {

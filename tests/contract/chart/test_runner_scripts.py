@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.client import Json, KubeClient, object_path
-from k8s_adapters.refusals import refusal_of
-from k8s_adapters.runner_scripts import (
+from k8s_adapters.calls.client import Json, KubeClient, object_path
+from k8s_adapters.calls.refusals import refusal_of
+from k8s_adapters.runners.runner_scripts import (
     PREFIX,
     ForeignScripts,
     RunnerScripts,

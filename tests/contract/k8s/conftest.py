@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.pools.pools import create_pool
 from lab.control_plane import ClusterAccess
 from rules.pools.pool_spec import PoolSpec
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner, faulty_client, maker

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from k8s_adapters.client import Json, KubeClient, make_client, object_path
+from k8s_adapters.calls.client import Json, KubeClient, make_client, object_path
 from lab.control_plane import ClusterAccess
 from ostler.errors import Gone
 from tests.waiting import eventually

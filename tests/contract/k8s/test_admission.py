@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.admission import COLLECTORS, PolicyAnswer, refuses_the_collector
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client, object_path
-from k8s_adapters.probe_pods import delete_probe
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, make_client, object_path
+from k8s_adapters.cluster.admission import COLLECTORS, PolicyAnswer, refuses_the_collector
+from k8s_adapters.cluster.probe_pods import delete_probe
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from tests.contract.k8s.test_client import service_account_token
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from cli.output import OPEN
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.pools.pools import create_pool
 from lab.control_plane import ClusterAccess
 from tests.integration.cli.test_operator import run_command
 

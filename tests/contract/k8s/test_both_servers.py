@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import make_client
-from k8s_adapters.crd import apply_crd
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.pools.crd import apply_crd
 from lab.control_plane import ClusterAccess
 from lab.embedded import EmbeddedCluster
 from tests.contract.k8s.both.comparison import differences

@@ -16,7 +16,7 @@ import yaml
 from kubernetes import config
 from kubernetes.config import incluster_config
 
-from k8s_adapters.client import KubeClient, make_client, object_path
+from k8s_adapters.calls.client import KubeClient, make_client, object_path
 from lab.control_plane import ClusterAccess, write_kubeconfig
 from ostler.clock import Timing
 from ostler.errors import ConfigurationError, Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError

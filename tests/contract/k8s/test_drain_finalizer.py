@@ -7,10 +7,10 @@ from threading import Barrier
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
-from k8s_adapters.draining import add_finalizer, remove_finalizer
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, make_client
 from k8s_adapters.names import DRAIN_FINALIZER
-from k8s_adapters.pools import create_pool, delete_pool, get_pool, pool_path
+from k8s_adapters.pools.draining import add_finalizer, remove_finalizer
+from k8s_adapters.pools.pools import create_pool, delete_pool, get_pool, pool_path
 from lab.control_plane import ClusterAccess
 from ostler.errors import Conflict, Gone, Retryable
 from rules.pools.pool_spec import PoolSpec

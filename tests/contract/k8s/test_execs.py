@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from container_hooks.failures import failure_of
-from k8s_adapters.client import Json, make_client, object_path
-from k8s_adapters.exec_stream import V4, Heartbeat
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.client import Json, make_client, object_path
+from k8s_adapters.calls.exec_stream import V4, Heartbeat
+from k8s_adapters.calls.execs import ExecClient
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from ostler.clock import Timing
@@ -115,7 +115,7 @@ def test_archive_of_16_mib_is_copied_in_and_out(shell: Shell) -> None:
 
 
 def test_version_4_ends_the_input_of_tar(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k8s_adapters.exec_stream.VERSIONS", [V4])
+    monkeypatch.setattr("k8s_adapters.calls.exec_stream.VERSIONS", [V4])
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("empty"))

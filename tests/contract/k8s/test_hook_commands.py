@@ -18,9 +18,9 @@ from container_hooks.commands import execute
 from container_hooks.inputs import parse
 from container_hooks.local_files import LocalFiles
 from container_hooks.ports import HookSettings, Ledger, World
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
-from k8s_adapters.exec_stream import Heartbeat
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
+from k8s_adapters.calls.exec_stream import Heartbeat
+from k8s_adapters.calls.execs import ExecClient
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from ostler.errors import Gone

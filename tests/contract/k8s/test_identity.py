@@ -12,9 +12,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from k8s_adapters.client import KubeClient, make_client, object_path
-from k8s_adapters.identity import KeyUnknown, PodIdentity, TokenRejected, TokenVerifier, Unjudged, review_token
-from k8s_adapters.runners import delete_runner
+from k8s_adapters.calls.client import KubeClient, make_client, object_path
+from k8s_adapters.runners.identity import KeyUnknown, PodIdentity, TokenRejected, TokenVerifier, Unjudged, review_token
+from k8s_adapters.runners.runners import delete_runner
 from lab.control_plane import ClusterAccess
 from ostler.clock import Timing, utcnow
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner

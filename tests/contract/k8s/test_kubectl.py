@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.pools import create_pool, pool_path
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.pools.pools import create_pool, pool_path
 from lab import kubectl
 from lab.control_plane import ClusterAccess
 from tests.cluster import administrator, delete_namespace

@@ -9,9 +9,9 @@ from threading import Barrier, Event
 
 import pytest
 
-from k8s_adapters.client import Json, KubeClient, make_client, object_path
-from k8s_adapters.deadlines import set_deadline
-from k8s_adapters.stamps import annotate_job, stamp, unstamp
+from k8s_adapters.calls.client import Json, KubeClient, make_client, object_path
+from k8s_adapters.runners.deadlines import set_deadline
+from k8s_adapters.runners.stamps import annotate_job, stamp, unstamp
 from lab.control_plane import ClusterAccess
 from ostler.errors import Conflict, Gone
 from rules.upstream.retry import ONCE

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
-from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import create_pool, list_pools
-from k8s_adapters.retry import answer_of
-from k8s_adapters.runners import create_runner
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, make_client, object_path
+from k8s_adapters.calls.retry import answer_of
+from k8s_adapters.pools.pools import create_pool, list_pools
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.runners import create_runner
 from lab.control_plane import ClusterAccess
 from ostler.errors import Invalid
 from tests.waiting import eventually

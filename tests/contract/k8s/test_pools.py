@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cli.output import author
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient
-from k8s_adapters.crd import apply_crd
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.pools import (
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient
+from k8s_adapters.pools.crd import apply_crd
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.pools.pools import (
     create_pool,
     delete_pool,
     get_pool,

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from kubernetes.utils.quantity import parse_quantity
 
-from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.hook_rights import RBAC, build_role
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
-from k8s_adapters.pod_hash import pod_hash
-from k8s_adapters.pods import get_pod, list_pods
-from k8s_adapters.resources import Created, create_pod, create_service_account
-from k8s_adapters.runners import Deletion, build_pod, build_service_account, create_runner, delete_runner
-from k8s_adapters.stamps import stamp
+from k8s_adapters.calls.client import KubeClient, object_path
+from k8s_adapters.calls.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.hooks.hook_rights import RBAC, build_role
+from k8s_adapters.runners.pod_hash import pod_hash
+from k8s_adapters.runners.pods import get_pod, list_pods
+from k8s_adapters.runners.resources import Created, create_pod, create_service_account
+from k8s_adapters.runners.runners import Deletion, build_pod, build_service_account, create_runner, delete_runner
+from k8s_adapters.runners.stamps import stamp
 from ostler.errors import Conflict, Forbidden, Gone, Invalid, RateLimited, Retryable
 from rules.pools.pool_spec import HookPods, PoolSpec
 from tests.contract.k8s.test_stamps import bind_to_a_node
@@ -298,7 +298,7 @@ def test_a_list_holds_every_page_or_raises(
     make_runner: MakeRunner,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("k8s_adapters.pods._PAGE", 2)
+    monkeypatch.setattr("k8s_adapters.runners.pods._PAGE", 2)
     names = {f"pool-{number:08x}" for number in range(5)}
     for name in names:
         make_runner(name)
@@ -315,7 +315,7 @@ def test_a_list_holds_every_page_or_raises(
 def test_metadata_list_returns_pages_with_stamps_and_raises_when_a_page_is_lost(
     namespace: str, faulty: Faulty, make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8s_adapters.metadata.PAGE", 2)
+    monkeypatch.setattr("k8s_adapters.calls.metadata.PAGE", 2)
     names = {f"pool-{number:08x}": make_runner(f"pool-{number:08x}").uid for number in range(3)}
     client, faults = faulty
     stamped = min(names)

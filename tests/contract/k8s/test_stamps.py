@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
-from k8s_adapters.pods import get_pod
-from k8s_adapters.resources import Created
-from k8s_adapters.stamps import StampOutcome, StampResult, stamp, unstamp
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, object_path
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.resources import Created
+from k8s_adapters.runners.stamps import StampOutcome, StampResult, stamp, unstamp
 from ostler.errors import Forbidden, RateLimited, Retryable
 from tests.contract.k8s.transport import FaultyTransport, MakeRunner
 

@@ -8,10 +8,10 @@ from contextlib import closing
 
 import pytest
 
-from k8s_adapters.client import KubeClient, make_client, object_path
-from k8s_adapters.leases import create_lease, read_lease, write_lease
-from k8s_adapters.pods import list_pods_at
-from k8s_adapters.watching import Event, PodWatch, WatchBroken, WatchExpired
+from k8s_adapters.calls.client import KubeClient, make_client, object_path
+from k8s_adapters.cluster.leases import create_lease, read_lease, write_lease
+from k8s_adapters.cluster.watching import Event, PodWatch, WatchBroken, WatchExpired
+from k8s_adapters.runners.pods import list_pods_at
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from rules.claims.pod_view import PodView
@@ -82,7 +82,7 @@ def test_what_the_real_server_says_of_a_version_it_has_forgotten_is_understood(
 ) -> None:
     # Its cache of Pods goes back to its start. That of our own kind began later, and says the same in the same way.
     pools = "/apis/ostler.dev/v1alpha1/runnerpools"
-    monkeypatch.setattr("k8s_adapters.watching.object_path", lambda *_, **__: pools)
+    monkeypatch.setattr("k8s_adapters.cluster.watching.object_path", lambda *_, **__: pools)
     with (
         closing(make_client(kubeconfig=str(real_control_plane.kubeconfig))) as client,
         PodWatch(client, namespace="default", since="1", seconds=5) as watch,

@@ -8,9 +8,9 @@ from typing import Any
 
 import urllib3
 
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.resources import Created
-from k8s_adapters.runners import create_runner
+from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.runners.resources import Created
+from k8s_adapters.runners.runners import create_runner
 from lab.control_plane import ClusterAccess
 from ostler.clock import Timing
 from rules.pools.pool_spec import PoolSpec

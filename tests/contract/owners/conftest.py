@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import Json, KubeClient
+from k8s_adapters.pools.pools import create_pool
 from rules.pools.pool_spec import PoolSpec
 from tests.contract.k8s.transport import MakeRunner, maker
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters import finalizers
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.calls import finalizers
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.names import OWNER_LABEL
-from k8s_adapters.owners import detaching
-from k8s_adapters.owners.detaching import Detached, detach_runners
-from k8s_adapters.owners.stateful_set import APPS, KIND
-from k8s_adapters.pods import list_pods
+from k8s_adapters.runners.owners import detaching
+from k8s_adapters.runners.owners.detaching import Detached, detach_runners
+from k8s_adapters.runners.owners.stateful_set import APPS, KIND
+from k8s_adapters.runners.pods import list_pods
 from lab.control_plane import ClusterAccess
 from ostler.errors import Forbidden, Retryable
 from tests.contract.chart.test_admission_policy import evict

@@ -7,15 +7,15 @@ from weakref import WeakSet
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.names import EXIT_FINALIZER
-from k8s_adapters.owners import stateful_set
-from k8s_adapters.owners.kinds import owner_of
-from k8s_adapters.owners.stateful_set import APPS, KIND, TOO_OLD, Unsupported
-from k8s_adapters.pod_hash import pod_hash
-from k8s_adapters.pods import get_pod
-from k8s_adapters.pools import create_pool
-from k8s_adapters.runners import Deletion, create_runner, delete_runner
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.owners import stateful_set
+from k8s_adapters.runners.owners.kinds import owner_of
+from k8s_adapters.runners.owners.stateful_set import APPS, KIND, TOO_OLD, Unsupported
+from k8s_adapters.runners.pod_hash import pod_hash
+from k8s_adapters.runners.pods import get_pod
+from k8s_adapters.runners.runners import Deletion, create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from ostler.errors import Gone
 from rules.claims.pod_view import PodView

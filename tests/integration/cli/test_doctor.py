@@ -16,8 +16,8 @@ from cryptography.fernet import Fernet
 from sqlalchemy import text
 
 from github_adapters import permissions
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.pools.pools import create_pool
 from lab.control_plane import ClusterAccess
 from lab.control_plane_access import write_kubeconfig
 from lab.redis import Redis

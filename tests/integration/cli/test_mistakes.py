@@ -24,8 +24,8 @@ from cryptography.fernet import Fernet
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from k8s_adapters import client as kube_client
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls import client as kube_client
+from k8s_adapters.calls.client import KubeClient
 from lab.processes import free_port
 from models.db import client_waits
 from ostler.clock import Timing

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from cli import pool_changes
-from k8s_adapters import pools as adapter
-from k8s_adapters.client import MERGE_PATCH, KubeClient, make_client
-from k8s_adapters.draining import add_finalizer, remove_finalizer
-from k8s_adapters.pools import create_pool, get_pool
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, make_client
+from k8s_adapters.pools import pools as adapter
+from k8s_adapters.pools.draining import add_finalizer, remove_finalizer
+from k8s_adapters.pools.pools import create_pool, get_pool
 from lab.control_plane import ClusterAccess
 from lab.processes import default_signals, free_port
 from rules.pools.pool_spec import PoolSpec

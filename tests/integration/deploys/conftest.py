@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.control_plane import ClusterAccess, ControlPlane
 from tests.cluster import administrator, prepared
 from tests.integration.deploys.operator import Operator

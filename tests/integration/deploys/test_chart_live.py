@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient
 from k8s_adapters.names import API_VERSION, DRAIN_FINALIZER, PLURAL
 from lab.control_plane import ClusterAccess
 from lab.helm import CHART, uninstall, upgrade_install

@@ -11,7 +11,7 @@ from deploys.addresses import PRIVATE, PRIVATE_V4, PRIVATE_V6, behind_nat64, blo
 from deploys.manifests import POLICY_KIND
 from deploys.network_policies import Direction
 from deploys.network_reach import Network, Pod, Ports, reach
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.helm import CHART, HelmRefused, render
 from lab.node.policies import decisions
 from tests.integration.deploys.charts import rendered

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploys.deploy_changes import DRAIN_FINALIZER
-from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, object_path
 from k8s_adapters.names import API_VERSION, PLURAL
 from lab.control_plane import ClusterAccess
 from lab.helm import uninstall, upgrade_install

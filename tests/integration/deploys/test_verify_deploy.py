@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient, object_path
+from k8s_adapters.cluster.probe_pods import PROBE_POOL
 from k8s_adapters.names import OWNER_LABEL, POOL_LABEL
-from k8s_adapters.probe_pods import PROBE_POOL
 from lab.control_plane import ClusterAccess
 from ostler.errors import Gone
 from tests.integration.deploys.operator import Done, Operator
@@ -167,7 +167,7 @@ def test_a_web_that_stamped_pods_reach_shows_that_policies_are_not_enforced(
     operator: Operator, kubelet: Kubelet, control_plane: ClusterAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with server(answer) as target, server(answer) as web:
-        monkeypatch.setattr("k8s_adapters.rolling.address_of", lambda *_: f"127.0.0.1:{web.port}")
+        monkeypatch.setattr("k8s_adapters.cluster.rolling.address_of", lambda *_: f"127.0.0.1:{web.port}")
         done = verify(operator, kubelet, control_plane, target.port)
     assert done.status == 1
     assert "does not enforce the policies" in done.out

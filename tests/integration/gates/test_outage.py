@@ -12,8 +12,8 @@ from sqlalchemy import text
 from structlog.testing import capture_logs
 
 from github_adapters.client import GitHub
-from k8s_adapters.client import make_client
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.runners.pods import list_pods
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, kubeconfig_through
 from models.db.engine import transaction

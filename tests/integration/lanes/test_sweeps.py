@@ -15,8 +15,8 @@ from sqlalchemy.exc import OperationalError
 from github_adapters.endpoints.deliveries import DeliverySeen
 from github_adapters.endpoints.jobs import JobSeen
 from github_adapters.endpoints.runners import RunnerSeen
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.pools.pools import create_pool
 from models.db.engine import make_engine
 from ostler.clock import utcnow
 from ostler.errors import Busy

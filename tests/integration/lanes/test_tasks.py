@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from k8s_adapters.pools import get_pool, patch_pool_replicas
+from k8s_adapters.pools.pools import get_pool, patch_pool_replicas
 from models.db.engine import make_engine
 from tasks.pools.autoscale import autoscale
 from tasks.pools.mirror_pools import pools

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Row
 
-from k8s_adapters import epochs as adapter
-from k8s_adapters.epochs import EpochSeen
+from k8s_adapters.cluster import epochs as adapter
+from k8s_adapters.cluster.epochs import EpochSeen
 from models.db import epochs
 from models.db.engine import transaction
 from ostler import clock

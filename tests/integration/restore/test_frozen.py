@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Connection
 
-from k8s_adapters.stamps import StampOutcome
-from k8s_adapters.stamps import stamp as put_on
+from k8s_adapters.runners.stamps import StampOutcome
+from k8s_adapters.runners.stamps import stamp as put_on
 from models.claims import deliver, matching, releases, steps
 from models.claims import resume as due
 from models.db.engine import transaction

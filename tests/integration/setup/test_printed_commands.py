@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.control_plane import ClusterAccess
 from ostler.errors import Conflict
 from tests.e2e.shell import Block, blocks_of

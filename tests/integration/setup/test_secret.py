@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli.setup.store import ClusterSecret
-from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.secrets import keys_of, put_secret
+from k8s_adapters.calls.client import KubeClient, object_path
+from k8s_adapters.cluster.secrets import keys_of, put_secret
 from lab.control_plane import ClusterAccess
 from lab.control_plane_access import write_kubeconfig
 from ostler.errors import Conflict, Forbidden, Gone, Invalid

@@ -12,6 +12,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from k8s_adapters.calls.retry import Answer
 from k8s_adapters.names import (
     ATTEMPT_ANNOTATION,
     CLAIM_ANNOTATION,
@@ -20,7 +21,6 @@ from k8s_adapters.names import (
     POOL_LABEL,
     UNCLAIMED,
 )
-from k8s_adapters.retry import Answer
 from ostler.errors import Gone, Invalid
 from tests.integration.stateful.steps import outside
 

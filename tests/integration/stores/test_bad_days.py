@@ -15,7 +15,7 @@ from typing import Any
 import psycopg2
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.control_plane import ClusterAccess
 from lab.system import read_log
 from lab.verdict import judge

@@ -16,11 +16,11 @@ from github_adapters.endpoints.jobs import JobSeen
 from github_adapters.endpoints.pages import ListPage
 from github_adapters.endpoints.runners import RunnerSeen
 from github_adapters.endpoints.runs import RunSeen
-from k8s_adapters.client import KubeClient, make_client
-from k8s_adapters.events import Regarding
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import create_pool
-from k8s_adapters.runner_scripts import RunnerScripts
+from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.cluster.events import Regarding
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.pods import list_pods
+from k8s_adapters.runners.runner_scripts import RunnerScripts
 from lab.control_plane import ClusterAccess
 from lab.redis import Redis
 from models.claims import releases

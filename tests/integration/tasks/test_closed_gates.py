@@ -8,7 +8,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from github_adapters.endpoints.runners import Jit
-from k8s_adapters.pools import patch_pool_replicas
+from k8s_adapters.pools.pools import patch_pool_replicas
 from ostler.encryption import Cipher
 from ostler.secrets import Secret
 from ostler.upstreams import TALLY

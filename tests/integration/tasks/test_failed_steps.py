@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from k8s_adapters.client import MERGE_PATCH
-from k8s_adapters.runners import delete_runner
-from k8s_adapters.stamps import STAMP_POLICY, StampOutcome, StampResult
-from k8s_adapters.stamps import unstamp as take_off
+from k8s_adapters.calls.client import MERGE_PATCH
+from k8s_adapters.runners.runners import delete_runner
+from k8s_adapters.runners.stamps import STAMP_POLICY, StampOutcome, StampResult
+from k8s_adapters.runners.stamps import unstamp as take_off
 from models.claims import releases, steps
 from models.claims import resume as resume_rows
 from models.db.engine import transaction

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from k8s_adapters.names import OWNER_LABEL
-from k8s_adapters.pools import patch_pool_replicas
+from k8s_adapters.pools.pools import patch_pool_replicas
 from models.claims import busy
 from models.claims.busy import Recorded
 from models.db.engine import transaction

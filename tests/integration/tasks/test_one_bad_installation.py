@@ -10,7 +10,7 @@ import pytest
 
 from github_adapters.endpoints.jobs import JobSeen
 from github_adapters.endpoints.runners import RunnerSeen
-from k8s_adapters.pools import patch_pool_replicas
+from k8s_adapters.pools.pools import patch_pool_replicas
 from ostler.errors import Retryable
 from rules.upstream.retry import RetryPolicy
 from tasks.pools.mirror_pools import pools

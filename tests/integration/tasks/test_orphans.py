@@ -9,8 +9,8 @@ import pytest
 
 from beat_schedule import SPREAD, periods
 from github_adapters.endpoints.runners import RunnerSeen
-from k8s_adapters import metadata
-from k8s_adapters.metadata import metadata_pages
+from k8s_adapters.calls import metadata
+from k8s_adapters.calls.metadata import metadata_pages
 from k8s_adapters.names import OWNER_LABEL
 from ostler.errors import Gone, NotInstalled, Retryable
 from rules.routing.scopes import Scope

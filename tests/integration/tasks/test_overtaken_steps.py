@@ -12,7 +12,7 @@ from cryptography.fernet import Fernet
 from sqlalchemy import Connection
 
 from github_adapters.endpoints.runners import Jit
-from k8s_adapters.stamps import StampOutcome, StampResult
+from k8s_adapters.runners.stamps import StampOutcome, StampResult
 from models.claims import releases, steps
 from models.claims.releases import Warmth
 from models.db.engine import transaction

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from models.claims import pod_ends
 from models.db.engine import transaction
 from ostler.errors import Forbidden, Retryable

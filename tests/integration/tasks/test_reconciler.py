@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pools import delete_pool, patch_pool_replicas
-from k8s_adapters.runners import create_runner
+from k8s_adapters.pools.pools import delete_pool, patch_pool_replicas
+from k8s_adapters.runners.runners import create_runner
 from lab.redis import Redis
 from ostler.errors import Retryable
 from ostler.secrets import Secret

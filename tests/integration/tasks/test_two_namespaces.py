@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pools import list_pools
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.pools.pools import list_pools
 from ostler.errors import Forbidden, Retryable
 from tasks.pools import mirror_pools
 from tasks.pools.autoscale import autoscale

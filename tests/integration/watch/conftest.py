@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.leases import read_lease
-from k8s_adapters.pools import create_pool
-from k8s_adapters.resources import Created
-from k8s_adapters.runners import create_runner
+from k8s_adapters.calls.client import KubeClient, object_path
+from k8s_adapters.cluster.leases import read_lease
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.resources import Created
+from k8s_adapters.runners.runners import create_runner
 from lab.control_plane import ClusterAccess
 from lab.faults import FaultProxy
 from lab.faults.proxy import kubeconfig_through

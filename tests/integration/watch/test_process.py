@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8s_adapters.pools import delete_pool, get_pool, patch_pool_replicas, patch_pool_status
+from k8s_adapters.pools.pools import delete_pool, get_pool, patch_pool_replicas, patch_pool_status
 from lab.faults import Fault
 from tests.integration.watch.conftest import Scene, Watch
 from tests.waiting import eventually

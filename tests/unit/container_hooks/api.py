@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from k8s_adapters.client import Json, KubeClient
+from k8s_adapters.calls.client import Json, KubeClient
 from ostler.clock import Timing
 from rules.upstream.retry import HOOKS
 

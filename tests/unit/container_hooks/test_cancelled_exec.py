@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 
 from container_hooks.desk import Session
 from container_hooks.detached import Place, run_detached
-from k8s_adapters.client import make_client
-from k8s_adapters.exec_stream import V5, Heartbeat
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.calls.exec_stream import V5, Heartbeat
+from k8s_adapters.calls.execs import ExecClient
 from tests.unit.container_hooks.sidecar import Json, serving
 from tests.unit.k8s_adapters.exec_server import Connection, ExecServer
 from tests.unit.k8s_adapters.test_execs import until_gone

@@ -21,7 +21,7 @@ from container_hooks.cluster import (
 from container_hooks.failures import HookFailed
 from container_hooks.inputs import Registry
 from container_hooks.ports import World
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from ostler.errors import Conflict, Retryable
 from tests.unit.container_hooks.worlds import JOB_POD, POD, UID, Stage
 

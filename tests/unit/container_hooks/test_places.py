@@ -9,8 +9,8 @@ import pytest
 
 from container_hooks.places import read_place
 from container_hooks.ports import World
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.runners import build_pod
 from ostler.errors import ConfigurationError
 from ostler.variables import strangers
 from tests.unit.container_hooks.worlds import Stage

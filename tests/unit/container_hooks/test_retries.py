@@ -22,7 +22,7 @@ from container_hooks.cluster import (
 )
 from container_hooks.ports import World
 from container_hooks.starts import wait_until_ready
-from k8s_adapters.access import Right, may
+from k8s_adapters.cluster.access import Right, may
 from ostler.errors import ConfigurationError, UpstreamError
 from rules.upstream.retry import HOOKS, RETRIED_STATUSES
 from tests.unit.container_hooks.test_cluster import BODY, LOGIN

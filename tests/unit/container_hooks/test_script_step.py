@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from tests.unit.container_hooks.api import ended
 from tests.unit.container_hooks.worlds import JOB_POD, Stage, container, step
 

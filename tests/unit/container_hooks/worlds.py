@@ -18,7 +18,7 @@ from container_hooks.commands import execute
 from container_hooks.inputs import parse
 from container_hooks.local_files import LocalFiles
 from container_hooks.ports import HookSettings, Ledger, World
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from ostler.errors import ExecLost, Gone
 from tests.unit.container_hooks.api import FakeApi
 

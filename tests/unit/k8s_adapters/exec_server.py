@@ -17,7 +17,7 @@ from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
-from k8s_adapters.exec_stream import V4, V5
+from k8s_adapters.calls.exec_stream import V4, V5
 
 Story = Callable[["Connection"], None]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.builder_sidecar import BUILDKIT_ADDRESS, DOCKER_ADDRESS, FOLDER
-from k8s_adapters.nodes import needs_of
-from k8s_adapters.pod_hash import pod_hash
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runners import build_pod
+from k8s_adapters.cluster.nodes import needs_of
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.builder_sidecar import BUILDKIT_ADDRESS, DOCKER_ADDRESS, FOLDER
+from k8s_adapters.runners.pod_hash import pod_hash
+from k8s_adapters.runners.runners import build_pod
 from rules.pools.pool_spec import PoolSpec
 
 Json = dict[str, Any]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.crd import CRD_NAME, crd_manifest
 from k8s_adapters.names import (
     CONTAINERS_BUILDKIT,
     CONTAINERS_DIND,
@@ -16,7 +15,8 @@ from k8s_adapters.names import (
     PLURAL,
     VERSION,
 )
-from k8s_adapters.pool_reader import (
+from k8s_adapters.pools.crd import CRD_NAME, crd_manifest
+from k8s_adapters.pools.pool_reader import (
     DEFAULT_CPU,
     DEFAULT_EPHEMERAL_STORAGE,
     DEFAULT_MEMORY,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pod_hash import pod_hash
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.pod_hash import pod_hash
+from k8s_adapters.runners.runners import build_pod
 from rules.pools.pod_template import refusals
 from rules.pools.pool_spec import PoolSpec
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.runners import build_pod
 from rules.pools.pool_spec import PoolSpec
 
 

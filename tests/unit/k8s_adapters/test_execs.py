@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from websockets.http11 import Request
 
-from k8s_adapters.client import make_client
-from k8s_adapters.exec_stream import LARGEST_FRAME, LARGEST_STATUS, V4, V5, WINDOW, Heartbeat
-from k8s_adapters.execs import ExecClient
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.calls.exec_stream import LARGEST_FRAME, LARGEST_STATUS, V4, V5, WINDOW, Heartbeat
+from k8s_adapters.calls.execs import ExecClient
 from ostler.clock import Timing
 from ostler.errors import ExecLost, Forbidden, Gone, Invalid, RateLimited, Retryable, UpstreamError
 from tests.private_ca import PrivateCa

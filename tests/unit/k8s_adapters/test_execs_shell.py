@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from k8s_adapters.execs import _WAITING_SHELL
+from k8s_adapters.calls.execs import _WAITING_SHELL
 
 SHELLS = [
     [name, *more] for name, *more in (["dash"], ["bash"], ["busybox", "sh"], ["sh"]) if shutil.which(name) is not None

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from k8s_adapters.hook_pods import LEFT_AFTER, find_left_over
+from k8s_adapters.hooks.hook_pods import LEFT_AFTER, find_left_over
 from k8s_adapters.names import HOOK_OF_LABEL
 from ostler.clock import utcnow
 from ostler.errors import Retryable

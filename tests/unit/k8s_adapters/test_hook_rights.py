@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from k8s_adapters.client import Json
-from k8s_adapters.hook_rights import build_role, build_role_binding, hook_metadata, role_rules
+from k8s_adapters.calls.client import Json
+from k8s_adapters.hooks.hook_rights import build_role, build_role_binding, hook_metadata, role_rules
 from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL, POOL_LABEL
 from rules.pools.hook_names import pod_names, secret_names
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.hook_sidecar import FOLDER, SCRIPT, SOCKET
+from k8s_adapters.cluster.nodes import needs_of
+from k8s_adapters.hooks.hook_sidecar import FOLDER, SCRIPT, SOCKET
 from k8s_adapters.names import CONTAINERS_LABEL
-from k8s_adapters.nodes import needs_of
-from k8s_adapters.pod_hash import pod_hash
-from k8s_adapters.pods import read_pod
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.pod_hash import pod_hash
+from k8s_adapters.runners.pods import read_pod
+from k8s_adapters.runners.runners import build_pod
 from rules.pools.pool_spec import PoolSpec
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
 
-from k8s_adapters.identity import (
+from k8s_adapters.runners.identity import (
     KEYS_FOR,
     LARGEST_TOKEN,
     REFETCH_EVERY,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import Json
-from k8s_adapters.pods import list_pods, pod_pages
-from k8s_adapters.pools import list_pools
+from k8s_adapters.calls.client import Json
+from k8s_adapters.pools.pools import list_pools
+from k8s_adapters.runners.pods import list_pods, pod_pages
 from ostler.errors import Retryable
 
 

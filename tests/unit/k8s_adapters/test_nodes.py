@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from k8s_adapters.nodes import _ITEMS, _PAGES, _read, list_nodes, needs_of
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.cluster.nodes import _ITEMS, _PAGES, _read, list_nodes, needs_of
+from k8s_adapters.pools.pool_reader import read_pool
 from ostler.errors import Retryable
 from rules.pools.fleets import Fleet, Size, Taint, Toleration
 from rules.pools.pool_spec import PoolSpec

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from k8s_adapters.client import Json, KubeClient
-from k8s_adapters.pod_events import MOST, list_pod_events
+from k8s_adapters.calls.client import Json, KubeClient
+from k8s_adapters.runners.pod_events import MOST, list_pod_events
 from rules.claims.pod_events import LONGEST_NOTE, LONGEST_WORD, PodEvent
 
 AT = datetime(2026, 11, 23, 12, 3, 4, tzinfo=UTC)

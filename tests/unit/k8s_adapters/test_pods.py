@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from k8s_adapters.client import Json
-from k8s_adapters.pods import read_pod
+from k8s_adapters.calls.client import Json
+from k8s_adapters.runners.pods import read_pod
 from rules.claims.pod_view import PodView
 
 RUNS: Json = {"running": {}}

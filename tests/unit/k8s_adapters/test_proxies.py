@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s_adapters.client import make_client
+from k8s_adapters.calls.client import make_client
 from tests.unit.github_adapters.upstream import Reply, Upstream
 from tests.unit.lab.test_forward_proxy import forward_proxy
 

@@ -21,8 +21,8 @@ from urllib3.exceptions import (
     ReadTimeoutError,
 )
 
-from k8s_adapters.retry import Answer, TruncatedAnswer, answer_of, find_failure, retry
-from k8s_adapters.stamps import STAMP_POLICY
+from k8s_adapters.calls.retry import Answer, TruncatedAnswer, answer_of, find_failure, retry
+from k8s_adapters.runners.stamps import STAMP_POLICY
 from ostler.clock import Timing
 from ostler.errors import Conflict, RateLimited, Retryable
 from rules.upstream.retry import ONCE, Failure, Network, RetryPolicy

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters import pools
-from k8s_adapters.pod_hash import pod_hash
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools import pools
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.pod_hash import pod_hash
 
 CACHE = {"name": "cache", "mountPath": "/cache", "storage": "10Gi"}
 SETS = {"workload": "StatefulSet", "volumes": {"claims": [{**CACHE, "storageClassName": "fast"}]}}

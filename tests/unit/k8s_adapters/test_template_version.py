@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 
-from k8s_adapters.pod_hash import pod_hash
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runner_scripts import scripts_name
-from k8s_adapters.runners import build_pod
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.pod_hash import pod_hash
+from k8s_adapters.runners.runner_scripts import scripts_name
+from k8s_adapters.runners.runners import build_pod
 from rules.pools.pool_spec import _TEMPLATE_VERSION
 
 BUILT = (4, "86db1d609016a85a")

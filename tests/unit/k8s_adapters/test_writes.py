@@ -6,10 +6,10 @@ from http import HTTPStatus
 
 import pytest
 
-from k8s_adapters.client import by_meaning
-from k8s_adapters.refusals import words_in
-from k8s_adapters.retry import Answer
-from k8s_adapters.writes import note_failure, note_success, recorded
+from k8s_adapters.calls.client import by_meaning
+from k8s_adapters.calls.refusals import words_in
+from k8s_adapters.calls.retry import Answer
+from k8s_adapters.calls.writes import note_failure, note_success, recorded
 from ostler.errors import Retryable, UpstreamError
 
 POOLS = "/apis/ostler.dev/v1alpha1/namespaces/n/runnerpools"

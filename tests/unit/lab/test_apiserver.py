@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.crd import crd_manifest
+from k8s_adapters.pools.crd import crd_manifest
 from lab.apiserver import discovery, tables
 from lab.apiserver import store as stores
 from lab.apiserver.kinds import BUILT_IN, NAMESPACE, POD, SECRET, SERVICE_ACCOUNT, Json, Kind, defined_by

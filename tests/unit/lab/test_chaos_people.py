@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.bootstrap import POOLS
 from lab.chaos import people
 from lab.chaos.breaker import Breaker, Mending

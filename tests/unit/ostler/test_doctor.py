@@ -36,7 +36,7 @@ from deploys.addresses import PRIVATE_V4
 from github_adapters import permissions
 from github_adapters.endpoints.app import AppInstallation, AppSeen
 from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
-from k8s_adapters.admission import PolicyAnswer
+from k8s_adapters.cluster.admission import PolicyAnswer
 from models.browse.health import Server
 from models.browse.sweeps import SweepSeen
 from models.db.epochs import Lost

@@ -11,7 +11,7 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 
 from github_adapters.calls.http import Deadline, Http
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from ostler.errors import OstlerError, Retryable
 from ostler.upstreams import TALLY, Counts, Upstream
 from rules.upstream.retry import ONCE

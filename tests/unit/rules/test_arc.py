@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pool_reader import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, read_pool
+from k8s_adapters.pools.pool_reader import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, read_pool
 from rules.pools.arc import convert
 from rules.pools.arc_pods import IMAGE, Converted, NotConvertible
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from cli.app import app
 from cli.output import OPEN
-from k8s_adapters.crd import crd_manifest
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools.crd import crd_manifest
+from k8s_adapters.pools.pool_reader import read_pool
 from lab.apiserver import schema
 from rules.pools.arc import convert
 from rules.pools.arc_pods import Converted, NotConvertible

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools.pool_reader import read_pool
 from rules.changes import Via
 from rules.pools.spec_writers import is_ours, manager_of, spec_writer
 

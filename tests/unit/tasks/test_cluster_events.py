@@ -6,8 +6,8 @@ import threading
 from typing import cast
 from unittest.mock import patch
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.events import Regarding
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.events import Regarding
 from ostler import telemetry
 from tasks.worker.cluster_events import Recorder
 

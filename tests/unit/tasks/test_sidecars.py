@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import Json
-from k8s_adapters.pods import read_pod
+from k8s_adapters.calls.client import Json
+from k8s_adapters.runners.pods import read_pod
 from models.pools.pod_rows import PodRow
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import ObservedPool, PoolPlan, Why, plan

@@ -179,12 +179,12 @@ def test_stamps_adapter_is_imported_only_where_the_annotation_is_written() -> No
 
 
 DELETES = {
-    "k8s_adapters/runners.py",
-    "k8s_adapters/owners/stateful_set.py",  # StatefulSets, and their Pods stay; or one that has no Pod yet
-    "k8s_adapters/owners/volumes.py",  # PersistentVolumeClaims, which Kubernetes keeps while a Pod uses them
-    "k8s_adapters/pools.py",
-    "k8s_adapters/probe_pods.py",  # Pods that it made itself, which are no pool's; it refuses any other
-    "k8s_adapters/admission.py",  # a dry run, on such a Pod
+    "k8s_adapters/runners/runners.py",
+    "k8s_adapters/runners/owners/stateful_set.py",  # StatefulSets, and their Pods stay; or one that has no Pod yet
+    "k8s_adapters/runners/owners/volumes.py",  # PersistentVolumeClaims, which Kubernetes keeps while a Pod uses them
+    "k8s_adapters/pools/pools.py",
+    "k8s_adapters/cluster/probe_pods.py",  # Pods that it made itself, which are no pool's; it refuses any other
+    "k8s_adapters/cluster/admission.py",  # a dry run, on such a Pod
 }
 
 

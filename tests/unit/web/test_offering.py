@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
-from k8s_adapters.identity import PodIdentity
+from k8s_adapters.runners.identity import PodIdentity
 from ostler.clock import utcnow
 from web.runners.held import Poll
 from web.runners.offering import MOST_FRESH, Offering

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from k8s_adapters.pool_reader import read_pool
-from k8s_adapters.runners import build_pod, build_service_account
+from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners.runners import build_pod, build_service_account
 from tests.contract.k8s.both.recording import JSON, MERGE, PARTIAL, PARTIAL_LIST, PATCH, POOLS, Json, Recorder
 
 Probe = Callable[[Recorder], None]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters import nodes as adapter
-from k8s_adapters.nodes import NodeSeen
-from k8s_adapters.pods import list_pods
+from k8s_adapters.cluster import nodes as adapter
+from k8s_adapters.cluster.nodes import NodeSeen
+from k8s_adapters.runners.pods import list_pods
 from ostler.clock import utcnow
 from ostler.errors import Gone
 from rules.claims.pod_view import PodView

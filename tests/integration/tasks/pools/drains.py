@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from k8s_adapters.client import MERGE_PATCH
-from k8s_adapters.pools import get_pool, pool_path
-from k8s_adapters.stamps import stamp
+from k8s_adapters.calls.client import MERGE_PATCH
+from k8s_adapters.pools.pools import get_pool, pool_path
+from k8s_adapters.runners.stamps import stamp
 from rules.pools.pool_spec import PoolSpec
 from tasks.claims.retire import retire
 from tasks.pools.mirror_pools import pools

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from k8s_adapters.client import make_client
+from k8s_adapters.calls.client import make_client
 from lab.control_plane import ClusterAccess
 from lab.faults.fault import Fault
 from lab.faults.proxy import FaultProxy

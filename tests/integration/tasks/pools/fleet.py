@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from k8s_adapters.client import MERGE_PATCH, Json, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, Json, object_path
 from k8s_adapters.names import OWNER_LABEL
 from ostler.errors import Forbidden
 from rules.claims.pod_view import PodView

@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlalchemy import event
 
-from k8s_adapters import client
-from k8s_adapters.client import make_client
+from k8s_adapters.calls import client
+from k8s_adapters.calls.client import make_client
 from models.db.engine import make_engine
 from ostler.secrets import Secret
 from tasks.claims.retire import retire

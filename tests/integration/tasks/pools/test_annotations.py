@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from k8s_adapters.names import JOB_ANNOTATIONS
 from lab.faults import FaultProxy
 from tests.integration.tasks.conftest import Stage

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH
+from k8s_adapters.calls.client import MERGE_PATCH
 from k8s_adapters.names import DRAIN_FINALIZER
-from k8s_adapters.pools import create_pool, delete_pool, get_pool, list_pools, scale_pool
+from k8s_adapters.pools.pools import create_pool, delete_pool, get_pool, list_pools, scale_pool
 from models.db.engine import transaction
 from models.pools.scaling import count_usual
 from ostler.clock import utcnow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pods import list_pods
+from k8s_adapters.runners.pods import list_pods
 from models.pools import pool_plans
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import NEW, kept, new_tick, polls, reasons, retired, spec, stamp

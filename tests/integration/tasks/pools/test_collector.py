@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from k8s_adapters.client import KubeClient, object_path
-from k8s_adapters.identity import review_token
+from k8s_adapters.calls.client import KubeClient, object_path
 from k8s_adapters.names import DRAIN_FINALIZER
+from k8s_adapters.runners.identity import review_token
 from lab.control_plane import ClusterAccess
 from rules.claims.pod_view import PodView
 from rules.pools.pool_spec import PoolSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from k8s_adapters.client import object_path
-from k8s_adapters.pools import list_pools
+from k8s_adapters.calls.client import object_path
+from k8s_adapters.pools.pools import list_pools
 from models.pools.scaling import PoolRow
 from tasks.pools.autoscale import places_of
 from tests.integration.tasks.conftest import Stage

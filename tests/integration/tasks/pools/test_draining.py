@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, object_path
 from k8s_adapters.names import DRAIN_FINALIZER, POOL_LABEL
-from k8s_adapters.pools import create_pool
-from k8s_adapters.runners import create_runner
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.runners import create_runner
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.pools.pool_spec import PoolSpec

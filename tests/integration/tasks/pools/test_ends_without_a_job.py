@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, object_path
+from k8s_adapters.calls.client import MERGE_PATCH, object_path
 from ostler.timings import Timings
 from tasks.pools import finished_pods
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub

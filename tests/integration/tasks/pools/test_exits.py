@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json
+from k8s_adapters.calls.client import MERGE_PATCH, Json
 from ostler.errors import Retryable
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept

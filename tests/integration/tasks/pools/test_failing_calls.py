@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import object_path
-from k8s_adapters.pools import delete_pool, get_pool
+from k8s_adapters.calls.client import object_path
+from k8s_adapters.pools.pools import delete_pool, get_pool
 from lab.faults.fault import Fault
 from lab.faults.proxy import FaultProxy
 from models.browse.jobs import job_story

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.runner_scripts import ensure_scripts
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.runners.runner_scripts import ensure_scripts
 from lab import helm
 from lab.control_plane import ClusterAccess
 from lab.manifests import Kinds

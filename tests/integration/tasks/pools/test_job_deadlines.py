@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from k8s_adapters import deadlines
-from k8s_adapters.client import MERGE_PATCH, object_path
-from k8s_adapters.pools import get_pool
+from k8s_adapters.calls.client import MERGE_PATCH, object_path
+from k8s_adapters.pools.pools import get_pool
+from k8s_adapters.runners import deadlines
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from tests.integration.tasks.conftest import Stage

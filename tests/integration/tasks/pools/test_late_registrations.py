@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH
+from k8s_adapters.calls.client import MERGE_PATCH
 from ostler.clock import utcnow
 from tasks.claims import retire as of_retire
 from tasks.claims.retire import retire

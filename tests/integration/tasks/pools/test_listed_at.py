@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pods import list_pods
+from k8s_adapters.runners.pods import list_pods
 from ostler.clock import utcnow
 from rules.claims.pod_view import PodView
 from tasks.pools import observe

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
-from k8s_adapters.pods import read_pod
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.runners.pods import read_pod
 from models.db.engine import make_engine
 from ostler.errors import Retryable
 from rules.claims.pod_view import PodView
@@ -98,7 +98,7 @@ def test_a_tick_of_twenty_pools_makes_one_list(stage: Stage, lists: list[str]) -
 
 def test_a_tick_makes_one_request_per_page(stage: Stage, lists: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     fleet(stage, pools=5)
-    monkeypatch.setattr("k8s_adapters.pods._PAGE", 2)
+    monkeypatch.setattr("k8s_adapters.runners.pods._PAGE", 2)
     lists.clear()
     kept(stage)
     assert lists == ONE * 3
@@ -182,7 +182,7 @@ def test_a_pod_that_nobody_can_read_keeps_no_other_pool_from_its_own_list(
             raise KeyError("status")
         return read(item)
 
-    monkeypatch.setattr("k8s_adapters.pods.read_pod", refusing)
+    monkeypatch.setattr("k8s_adapters.runners.pods.read_pod", refusing)
     lists.clear()
     messages = ticked(stage)
     assert {"shared" in message for message in messages} == {False}
@@ -197,7 +197,7 @@ def test_a_list_that_is_cut_off_is_shared_with_nobody(
 ) -> None:
     fleet(stage, pools=3)
     stage.rows("DELETE FROM pod_lists")
-    monkeypatch.setattr("k8s_adapters.pods._PAGE", 2)
+    monkeypatch.setattr("k8s_adapters.runners.pods._PAGE", 2)
     request = KubeClient.request
 
     def cut(self: KubeClient, method: str, path: str, **named: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import object_path
+from k8s_adapters.calls.client import object_path
 from tasks.sweeps.finished_jobs import finished_jobs
 from tasks.sweeps.gone_nodes import gone_nodes
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s_adapters.client import Json, object_path
+from k8s_adapters.calls.client import Json, object_path
 from k8s_adapters.names import EXIT_FINALIZER
-from k8s_adapters.pools import create_pool
+from k8s_adapters.pools.pools import create_pool
 from lab import kubectl
 from lab.control_plane import ClusterAccess
 from models.db.engine import transaction

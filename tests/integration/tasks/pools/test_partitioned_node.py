@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s_adapters.client import Json, make_client
-from k8s_adapters.pools import create_pool
+from k8s_adapters.calls.client import Json, make_client
+from k8s_adapters.pools.pools import create_pool
 from lab.control_plane import ClusterAccess, NodeGrace
 from models.claims import pod_ends
 from models.db.engine import transaction

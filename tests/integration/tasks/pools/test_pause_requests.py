@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH
+from k8s_adapters.calls.client import MERGE_PATCH
 from k8s_adapters.names import PAUSE_ANNOTATION
-from k8s_adapters.pools import answer_pause_request, get_pool, pool_path
+from k8s_adapters.pools.pools import answer_pause_request, get_pool, pool_path
 from models.db.engine import transaction
 from models.pools import pause_requests
 from ostler.clock import utcnow

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from github_adapters.endpoints.app import AppInstallation, InstallationSeen
 from github_adapters.endpoints.runners import RunnerSeen
-from k8s_adapters.client import MERGE_PATCH, object_path
-from k8s_adapters.owners.volumes import list_volumes
+from k8s_adapters.calls.client import MERGE_PATCH, object_path
+from k8s_adapters.runners.owners.volumes import list_volumes
 from models.claims import deliver, registrations
 from models.intake import binding_locks, bindings
 from models.routing.usage import usage_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import Json
+from k8s_adapters.calls.client import Json
 from ostler.clock import utcnow
 from rules.pools.pod_states import PodState
 from tests.database import Database

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pools import delete_pool, get_pool
-from k8s_adapters.runners import create_runner, delete_runner
+from k8s_adapters.pools.pools import delete_pool, get_pool
+from k8s_adapters.runners.runners import create_runner, delete_runner
 from models.db.engine import transaction
 from models.pools.pod_rows import record_pods
 from models.tables.pod_births import adopt_pod

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import MERGE_PATCH
+from k8s_adapters.runners.pods import list_pods
 from rules.claims.pod_view import PodView
 from tasks.pools.mirror_pools import pools
 from tests.integration.tasks.conftest import Stage

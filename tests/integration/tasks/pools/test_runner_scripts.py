@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from k8s_adapters import runner_scripts
-from k8s_adapters.client import Json, object_path
-from k8s_adapters.runner_scripts import build_scripts, script_texts, scripts_name
+from k8s_adapters.calls.client import Json, object_path
+from k8s_adapters.runners import runner_scripts
+from k8s_adapters.runners.runner_scripts import build_scripts, script_texts, scripts_name
 from rules.pools.starts import UNUSABLE
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, condition, kept, new_tick, polls, retired

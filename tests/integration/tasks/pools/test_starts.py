@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pools import create_pool
+from k8s_adapters.pools.pools import create_pool
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import (
     beats,

@@ -9,10 +9,10 @@ from weakref import WeakSet
 import pytest
 from sqlalchemy import Connection
 
-from k8s_adapters import finalizers
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
-from k8s_adapters.owners import detaching, stateful_set
-from k8s_adapters.owners.volumes import list_volumes
+from k8s_adapters.calls import finalizers
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.runners.owners import detaching, stateful_set
+from k8s_adapters.runners.owners.volumes import list_volumes
 from models.db.engine import transaction
 from models.pools import pool_plans
 from ostler.clock import utcnow

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters import runners
-from k8s_adapters.client import MERGE_PATCH, Json, KubeClient, object_path
-from k8s_adapters.owners.stateful_set import StatefulSetOwner
-from k8s_adapters.owners.volumes import list_volumes
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
+from k8s_adapters.runners import runners
+from k8s_adapters.runners.owners.stateful_set import StatefulSetOwner
+from k8s_adapters.runners.owners.volumes import list_volumes
+from k8s_adapters.runners.pods import list_pods
 from models.pools import pod_rows
 from ostler.clock import utcnow
 from ostler.errors import Invalid

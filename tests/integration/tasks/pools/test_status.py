@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, KubeClient
-from k8s_adapters.draining import add_finalizer
-from k8s_adapters.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
+from k8s_adapters.calls.client import MERGE_PATCH, KubeClient
+from k8s_adapters.pools.draining import add_finalizer
+from k8s_adapters.pools.pools import create_pool, delete_pool, get_pool, patch_pool_replicas
 from lab.control_plane import ClusterAccess
 from tasks.pools.mirror_pools import mirror_pool, pool_changed
 from tasks.pools.reconcile import reconcile

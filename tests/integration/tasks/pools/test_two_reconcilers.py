@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pods import list_pods
+from k8s_adapters.runners.pods import list_pods
 from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import beats, kept, polls, reasons, spec, the_pool

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.client import MERGE_PATCH, Json, object_path
-from k8s_adapters.pods import list_pods
+from k8s_adapters.calls.client import MERGE_PATCH, Json, object_path
+from k8s_adapters.runners.pods import list_pods
 from models.browse.jobs import job_story
 from models.db.engine import transaction
 from ostler.clock import utcnow

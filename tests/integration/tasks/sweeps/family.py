@@ -16,7 +16,7 @@ from celery import Task
 
 from github_adapters.endpoints.deliveries import DeliveryPage, DeliverySeen
 from github_adapters.endpoints.runners import RunnerSeen
-from k8s_adapters.metadata import OF_POOLS, metadata_pages
+from k8s_adapters.calls.metadata import OF_POOLS, metadata_pages
 from k8s_adapters.names import CLAIM_ANNOTATION, OWNER_LABEL
 from ostler.clock import utcnow
 from ostler.errors import Conflict

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, select
 
-from k8s_adapters import metadata
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls import metadata
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.cluster.nodes import NodeSeen, get_node
 from k8s_adapters.names import OWNER_LABEL
-from k8s_adapters.nodes import NodeSeen, get_node
-from k8s_adapters.pods import list_pods
-from k8s_adapters.pools import create_pool
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.pods import list_pods
 from models import schema
 from models.db.engine import transaction
 from models.sweeps import sweep_runs

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters import metadata
-from k8s_adapters.client import make_client
-from k8s_adapters.metadata import ObjectSeen
+from k8s_adapters.calls import metadata
+from k8s_adapters.calls.client import make_client
+from k8s_adapters.calls.metadata import ObjectSeen
 from k8s_adapters.names import OWNER_LABEL
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy

@@ -15,7 +15,7 @@ import httpx
 from cryptography.fernet import Fernet
 from sqlalchemy import Engine, text
 
-from k8s_adapters.identity import KeyUnknown, PodIdentity, TokenRejected, Unjudged
+from k8s_adapters.runners.identity import KeyUnknown, PodIdentity, TokenRejected, Unjudged
 from lab.redis import Redis
 from ostler.clock import utcnow
 from ostler.encryption import Cipher

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from k8s_adapters.identity import KeyUnknown, TokenRejected
+from k8s_adapters.runners.identity import KeyUnknown, TokenRejected
 from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.claims.pod_view import PodView

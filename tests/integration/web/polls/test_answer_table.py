@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.identity import TokenRejected
+from k8s_adapters.runners.identity import TokenRejected
 from ostler.clock import utcnow
 from tests.integration.web.polls.stage import JIT, Pod, Stage, WebProcess
 from tests.unit.poller import pod as scripts

@@ -12,11 +12,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from k8s_adapters import identity
-from k8s_adapters.client import KubeClient, make_client, object_path
-from k8s_adapters.identity import TokenVerifier
-from k8s_adapters.pools import create_pool
-from k8s_adapters.runners import create_runner, delete_runner
+from k8s_adapters.calls.client import KubeClient, make_client, object_path
+from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners import identity
+from k8s_adapters.runners.identity import TokenVerifier
+from k8s_adapters.runners.runners import create_runner, delete_runner
 from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy, Kind
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess

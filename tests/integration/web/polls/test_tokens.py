@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from k8s_adapters import identity
-from k8s_adapters.identity import TokenVerifier
+from k8s_adapters.runners import identity
+from k8s_adapters.runners.identity import TokenVerifier
 from ostler.clock import Timing, utcnow
 from ostler.errors import Retryable
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage, StubCluster, WebProcess

@@ -116,7 +116,7 @@ def test_base_with_another_patch_level_of_python_is_refused() -> None:
 
 
 def test_dockerfile_removes_only_a_package_that_ostler_never_imports() -> None:
-    program = "import sys, cli, tasks, web, watch, k8s_adapters.client; print('kubernetes.aio' in sys.modules)"
+    program = "import sys, cli, tasks, web, watch, k8s_adapters.calls.client; print('kubernetes.aio' in sys.modules)"
 
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from k8s_adapters.client import KubeClient
-from k8s_adapters.pods import read_pod
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.runners.pods import read_pod
 from rules.claims.pod_view import PodView
 from watch.hints import Hints
 from watch.subjects import Pods

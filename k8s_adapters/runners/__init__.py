@@ -1,0 +1,1 @@
+"""Runner Pods: their manifest, scripts, owners, stamps, Events and identity."""
