@@ -17,7 +17,7 @@ from benchmarks.frame import Recorder, Target
 from benchmarks.stage import LABELS, Stage
 from benchmarks.webhooks import all_accepted, send
 from lab.processes import Child
-from models.browse import api_tokens
+from models import api_tokens
 from ostler.clock import utcnow
 from rules.changes import Author, Via
 from rules.token_scopes import TokenScope

@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from lab.postgres import Postgres
 from lab.processes import free_port
-from models.browse import api_tokens
+from models import api_tokens
 from models.db import engine, migrate
 from models.db.engine import make_engine, transaction
 from ostler.clock import utcnow

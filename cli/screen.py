@@ -21,7 +21,7 @@ from cli.output import age, duration
 from cli.tables import plain, shorten, wrap
 from rules.claims.machines import ClaimState, Purpose
 from rules.pools.pod_states import PodState
-from rules.sweeps.reaping import Repaired
+from rules.sweeps.limits import Repaired
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row

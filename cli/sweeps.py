@@ -34,7 +34,7 @@ from ostler.errors import ConfigurationError, StoreUnreachable
 from ostler.reasons import reason_of
 from ostler.settings import load_stores
 from ostler.task_names import SWEEPS
-from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired
+from rules.sweeps.limits import SUCCESSES, Outcome, Repaired
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row

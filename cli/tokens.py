@@ -42,7 +42,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a token and print it. It cannot be shown again, because only its digest is stored."""
-    from models.browse import api_tokens
+    from models import api_tokens
 
     if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
         raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
@@ -84,7 +84,7 @@ def create(
 @listed
 def list_(form: Form) -> None:
     """List tokens, including expired and revoked ones."""
-    from models.browse import api_tokens
+    from models import api_tokens
 
     rows = query(api_tokens.list_tokens)
     if printed(form, list(rows), names=(row.id for row in rows)):
@@ -126,7 +126,7 @@ def link(
 
     The link does not show the token. An earlier link of the token ends.
     """
-    from models.browse import api_tokens
+    from models import api_tokens
 
     now = utcnow()
     code = query(lambda db: api_tokens.make_link(db, token_id, until=now + LINK_LASTS, now=now))
@@ -140,7 +140,7 @@ def revoke(
     token_id: Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID")], as_json: Json = False
 ) -> None:
     """Revoke a token. The REST API then refuses the token at once."""
-    from models.browse import api_tokens
+    from models import api_tokens
 
     by = author()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.browse import api_tokens
+from models import api_tokens
 from models.claims import runner_failures
 from models.db import epochs
 from models.db.base import Base

@@ -33,9 +33,9 @@ from web.health.watchdog import Watchdog
 from web.intake.webhooks import Intake
 from web.process.publisher import Publisher, Sender
 from web.process.threads import CLUSTER_THREADS, Threads
-from web.runners.admission import Admission
 from web.runners.cluster import Cluster, KubernetesCluster
 from web.runners.handover import Handover
+from web.runners.identity import Admission
 from web.runners.listener import Listener
 from web.runners.offering import Offering
 from web.runners.polls import Polls

@@ -10,7 +10,7 @@ from cli.doctor.findings import Verdict, failed, ok, unknown, warning
 from cli.output import age
 from ostler.clock import utcnow
 from ostler.errors import ConfigurationError, StoreUnreachable
-from rules.sweeps.reaping import is_late, switched_off
+from rules.sweeps.limits import is_late, switched_off
 
 TICK_WITHIN = timedelta(seconds=60)
 """Maximum age of the latest tick while beat and a worker run. The sweep `resume` runs every five seconds."""

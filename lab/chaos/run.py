@@ -48,7 +48,7 @@ from ostler.task_names import SWEEPS
 from ostler.timings import Timings
 from ostler.variables import TIMINGS
 from rules.pools.workloads import pod_name_of
-from rules.sweeps.reaping import SUCCESSES, allowance
+from rules.sweeps.limits import SUCCESSES, allowance
 
 Say = Callable[[str], None]
 

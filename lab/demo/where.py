@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from lab import kubectl
 from lab.node.namespace import first_process, is_isolated
 from lab.system import NODE, System
-from models.browse import api_tokens
+from models import api_tokens
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from rules.changes import Author, Via

@@ -1,1 +1,1 @@
-"""Queries for operators: lists, and single items with facts that explain their state. Only `api_tokens` writes rows."""
+"""Queries for operators: lists, and single items with facts that explain their state."""

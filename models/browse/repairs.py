@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 
 from models.browse.page import Order, Page, read
 from models.db.sql import text
-from rules.sweeps.reaping import Repaired
+from rules.sweeps.limits import Repaired
 
 _COLUMNS = """
     t.id, t.sweep, t.run_id, t.at, t.what, t.why, t.witnesses, t.kills, t.dry, t.pod_uid,

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
 from models.db.sql import text
-from rules.sweeps.reaping import Expect, Repaired, Witness
+from rules.sweeps.limits import Expect, Repaired, Witness
 
 LIMIT = 2000
 """Maximum number of repairs that one tick verifies."""
@@ -86,7 +86,7 @@ class Case:
     - `expects`: the effect that verifies the repair.
     - `kills`: True if the repair is destructive (law L9). The number of destructive repairs per tick is limited. Each
       of them needs two witnesses (`witnesses`) or a `proof`.
-    - `agreed`: True if more destructive repairs are allowed in one tick (`rules.sweeps.reaping.allowance`).
+    - `agreed`: True if more destructive repairs are allowed in one tick (`rules.sweeps.limits.allowance`).
     """
 
     what: str

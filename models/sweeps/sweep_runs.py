@@ -19,7 +19,7 @@ from models.db.base import Base, Serial
 from models.db.sql import text
 from models.tables import changes
 from rules.changes import Author, ChangeKind
-from rules.sweeps.reaping import SUCCESSES, Outcome
+from rules.sweeps.limits import SUCCESSES, Outcome
 
 DRY_LASTS = timedelta(minutes=10)
 """Maximum age of an open dry run.

@@ -15,8 +15,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from rules.claims.busy import PodEvidence, may_hold_jit
+from rules.sweeps.limits import Source, Witness
 from rules.sweeps.orphans import Verdict
-from rules.sweeps.reaping import Source, Witness
 
 
 class Ready(StrEnum):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rules.claims.busy import PodEvidence, may_hold_jit
-from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.limits import Source, Witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Verdict:
 
     `witnesses` is empty if the object stays. `proof` says why the object certainly holds no JIT. `proof` might also
     name a check that the caller must still make. `proof` is None if the verdict needs no proof. `agreed` allows more
-    repairs in one tick (`rules.sweeps.reaping.allowance`).
+    repairs in one tick (`rules.sweeps.limits.allowance`).
     """
 
     keep: bool

@@ -41,7 +41,7 @@ from rules.claims.machines import JobState
 from rules.claims.stalls import Cause, FoundBy
 from rules.intake.events import WorkflowJobEvent
 from rules.sweeps.catch_up import Catch, judge_listed, wait_after
-from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.limits import Source, Witness
 from rules.sweeps.unresolved import LONGEST_QUEUED, next_ask_after
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep

@@ -32,9 +32,9 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.task_names import FINISHED_JOBS
 from rules.claims.machines import ClaimState
+from rules.sweeps.limits import Expect
 from rules.sweeps.nodes import OVERDUE_AFTER
 from rules.sweeps.orphans import FinishedPod, RunnerCheck, Verdict, judge_finished
-from rules.sweeps.reaping import Expect
 from rules.sweeps.runner_checks import CHECKS_APART, RunnerList
 from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.github import ask_job_outcome, deregister

@@ -3,7 +3,7 @@
 A new sweep in ten minutes
 --------------------------
 1. Select: a query beside its table in `models/`, with `now` and every threshold as arguments.
-2. Judge: a pure function in `rules/sweeps/reaping.py` or a module of its own, from the evidence to a verdict with a
+2. Judge: a pure function in `rules/sweeps/limits.py` or a module of its own, from the evidence to a verdict with a
    reason.
 3. Act, in `tasks/sweeps/<name>.py`::
 
@@ -41,7 +41,7 @@ What the frame does for a sweep
 - **Dry run.** In a dry run, `repair` runs its transaction, rolls it back, and records what it would have done. The
   `call` of the repair is not made. A dry run needs no lease, so another tick might run at the same time. Outside of
   `repair`, `repair_all` and `repair_by`, a sweep must therefore only read, or check `tick.dry`.
-- **Budget.** Repairs with `kills` are limited to a share of the listed objects (`rules.sweeps.reaping.allowance`).
+- **Budget.** Repairs with `kills` are limited to a share of the listed objects (`rules.sweeps.limits.allowance`).
   Further repairs are counted as overflow and left to later ticks. A repair with `kills` needs two witnesses or a proof.
   Otherwise it is refused and logged.
 - **Time.** `each` and `page` end the tick when its deadline is near or the worker stops. The next tick continues. Each
@@ -78,7 +78,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import cause_of, meaning_of
 from ostler.task_names import TaskName, short_name
-from rules.sweeps.reaping import Outcome, Repaired, switched_off
+from rules.sweeps.limits import Outcome, Repaired, switched_off
 from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep
 from tasks.sweeps.tick import Tick
 from tasks.worker.base import DEADLINE, SWEEP, begin_page, task

@@ -17,8 +17,8 @@ from models.sweeps import stuck_pods
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.task_names import GONE_NODES
+from rules.sweeps.limits import Expect
 from rules.sweeps.nodes import OVERDUE_AFTER, judge_forced
-from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep

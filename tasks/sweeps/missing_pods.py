@@ -10,7 +10,7 @@ from models.sweeps import sweeps
 from models.sweeps.repairs import Case
 from ostler.task_names import MISSING_PODS
 from rules.claims.stalls import FoundBy
-from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.limits import Expect, Source, Witness
 from tasks.pools.finished_pods import end_claim
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.lists import runner_pages

@@ -13,7 +13,7 @@ from ostler.clock import utcnow
 from ostler.task_names import MISSING_STAMPS, STAMP
 from rules.claims.pod_view import PodView
 from rules.claims.stamps import owned_by
-from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.limits import Expect, Source, Witness
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.lists import runner_pages
 from tasks.sweeps.pace import LONGEST

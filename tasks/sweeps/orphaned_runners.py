@@ -19,8 +19,8 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.task_names import ORPHANED_RUNNERS
+from rules.sweeps.limits import Repaired
 from rules.sweeps.orphans import judge_runner
-from rules.sweeps.reaping import Repaired
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from tasks.claims.github import ensure_removed, remove_runner
 from tasks.sweeps.frame import sweep

@@ -21,8 +21,8 @@ from models.sweeps import orphans
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.task_names import ORPHANED_STAMPS
+from rules.sweeps.limits import Expect
 from rules.sweeps.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
-from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep

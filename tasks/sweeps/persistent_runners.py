@@ -23,7 +23,7 @@ from ostler.clock import utcnow
 from ostler.task_names import PERSISTENT_RUNNERS
 from rules.claims.registrations import Registered, Shown, is_outage, why_not_allowed, why_remove
 from rules.routing.scopes import Scope
-from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.limits import Expect, Source, Witness
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.release import send_release

@@ -30,7 +30,7 @@ from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, UpstreamError
 from ostler.reasons import meaning_of
 from ostler.task_names import REDELIVERY
-from rules.sweeps.reaping import Expect, Repaired, Source, Witness
+from rules.sweeps.limits import Expect, Repaired, Source, Witness
 from rules.sweeps.redelivery import PageEnd, Progress, next_ask_after, page_end, recent_floor, scan_floor, scan_is_due
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import Overtaken

@@ -16,7 +16,7 @@ from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.task_names import RELEASE, RESUME, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp
-from rules.sweeps.reaping import Expect
+from rules.sweeps.limits import Expect
 from tasks.claims.dispatch import start_chains
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick

@@ -7,7 +7,7 @@ from models.sweeps.repairs import Case
 from models.tables import claim_transitions
 from ostler.clock import utcnow
 from ostler.task_names import STALE_CLAIMS
-from rules.sweeps.reaping import Expect
+from rules.sweeps.limits import Expect
 from tasks.claims.release import send_release
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.tick import Tick

@@ -19,7 +19,7 @@ from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of, words_of
 from ostler.task_names import task_of
-from rules.sweeps.reaping import SUCCESSES, Outcome, Repaired, allowance, enough
+from rules.sweeps.limits import SUCCESSES, Outcome, Repaired, allowance, enough
 from tasks.sweeps.obstacles import closed_gate, earlier_state
 from tasks.sweeps.pace import Pace, Sweep
 from tasks.worker.runtime import Runtime

@@ -17,7 +17,7 @@ from models.claims import watch_reports
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.task_names import UNIDENTIFIED_EXECUTIONS
-from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.limits import Source, Witness
 from rules.sweeps.unused import ClaimedJob
 from tasks.sweeps.frame import sweep
 from tasks.sweeps.pace import UNAVAILABLE

@@ -30,7 +30,7 @@ from ostler.errors import (
 from ostler.reasons import meaning_of
 from ostler.task_names import UNRESOLVED_JOBS
 from rules.claims.job_outcomes import NextStep
-from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.limits import Source, Witness
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
 from tasks.claims.github import ask_job, deregister
 from tasks.sweeps.frame import sweep

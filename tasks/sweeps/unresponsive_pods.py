@@ -15,8 +15,8 @@ from models.sweeps import unresponsive
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.task_names import UNRESPONSIVE_PODS
+from rules.sweeps.limits import Expect
 from rules.sweeps.orphans import QuietPod, judge_unresponsive
-from rules.sweeps.reaping import Expect
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
 from tasks.sweeps.frame import sweep

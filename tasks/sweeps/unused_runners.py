@@ -20,7 +20,7 @@ from ostler.task_names import UNUSED_RUNNERS
 from rules.claims.job_outcomes import NO_JOB, JobOutcome, NextStep
 from rules.claims.stalls import Cause, FoundBy
 from rules.routing.scopes import Scope
-from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.limits import Expect, Source, Witness
 from rules.sweeps.runner_checks import RunnerList
 from rules.sweeps.unused import (
     UPDATE_SECONDS,

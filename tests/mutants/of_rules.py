@@ -29,7 +29,7 @@ SOURCES = ("rules", "deploys")
 """The folders of pure decisions. No two of their modules have the same name."""
 
 LAWS = (
-    "reaping",
+    "limits",
     "unused",
     "orphans",
     "stamps",

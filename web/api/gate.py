@@ -16,8 +16,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from models.browse import api_tokens
-from models.browse.api_tokens import Holder, Refused
+from models import api_tokens
+from models.api_tokens import Holder, Refused
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.logging import get_logger

@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from models.browse.api_tokens import Holder
+from models.api_tokens import Holder
 from web.api.gate import HOLDER
 from web.api.problems import Refusal
 

@@ -15,7 +15,7 @@ from models.browse.sweeps import SweepSeen, list_sweeps, one_sweep
 from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.task_names import SWEEPS
-from rules.sweeps.reaping import Expect, Outcome, Repaired
+from rules.sweeps.limits import Expect, Outcome, Repaired
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.gate import author

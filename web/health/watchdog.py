@@ -17,7 +17,7 @@ from models.browse.sweeps import list_sweeps
 from models.db import epochs
 from ostler.clock import utcnow
 from ostler.logging import get_logger
-from rules.sweeps.reaping import is_late, switched_off
+from rules.sweeps.limits import is_late, switched_off
 
 log = get_logger(__name__)
 

@@ -30,9 +30,9 @@ from ostler.settings import Settings
 from rules.claims.poll_answers import Answer, Verdict
 from web.edge.limits import BODY_WITHIN, proven
 from web.edge.refused_log import RefusedLog
-from web.runners.admission import Admission
 from web.runners.handover import Handover, Missed, Recipient
 from web.runners.held import Poll
+from web.runners.identity import Admission
 from web.runners.offering import Offering
 from web.runners.replies import RETRY_AFTER, Refusal, bare
 

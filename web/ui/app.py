@@ -21,8 +21,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from models.browse import api_tokens
-from models.browse.api_tokens import Holder, Refused
+from models import api_tokens
+from models.api_tokens import Holder, Refused
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import cause_of

@@ -2,7 +2,7 @@
 
 The state of a login that has begun is an encrypted cookie, which lasts ten minutes. Ostler stores nothing before the
 provider has named the person. The person's session is then the session of a token without a known secret
-(`models.browse.api_tokens.log_in_person`).
+(`models.api_tokens.log_in_person`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from models.browse import api_tokens
-from models.browse.api_tokens import Holder
+from models import api_tokens
+from models.api_tokens import Holder
 from ostler.clock import utcnow
 from ostler.encryption import Undecryptable
 from ostler.logging import get_logger

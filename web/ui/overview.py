@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from models.browse.api_tokens import Holder
+from models.api_tokens import Holder
 from models.browse.fleet import AccountLine, PoolLine, account_lines, idle_accounts, pool_lines
 from models.browse.health import obstacles
 from models.browse.nodes import lost_pods

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, Row
 from starlette.requests import Request
 from starlette.responses import Response
 
+from models.api_tokens import Holder
 from models.browse import diagnoses
 from models.browse.accounts import AccountStory, account_choices, account_story
-from models.browse.api_tokens import Holder
 from models.browse.changes import ChangeFilter, list_changes
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.nodes import read_nodes

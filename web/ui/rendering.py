@@ -24,7 +24,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from models.browse.api_tokens import Holder
+from models.api_tokens import Holder
 from ostler.server_words import without_controls
 from rules.token_scopes import TokenScope
 from web.api.schema import BIGGEST_ID

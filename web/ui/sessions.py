@@ -22,8 +22,8 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
-from models.browse import api_tokens
-from models.browse.api_tokens import Holder, Refused
+from models import api_tokens
+from models.api_tokens import Holder, Refused
 from ostler.encryption import Cipher, Undecryptable
 from ostler.secrets import Secret
 

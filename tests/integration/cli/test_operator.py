@@ -18,7 +18,7 @@ import pytest
 
 from cli import main
 from lab.redis import Redis
-from models.browse import api_tokens
+from models import api_tokens
 from models.db.engine import transaction
 from models.pools.pod_rows import OVER
 from ostler.clock import utcnow

@@ -21,7 +21,7 @@ from models.sweeps.repairs import Case
 from models.upstream.gates import is_open, shut
 from ostler.errors import Retryable
 from ostler.upstreams import TALLY, Upstream
-from rules.sweeps.reaping import Source, Witness
+from rules.sweeps.limits import Source, Witness
 from rules.upstream.retry import ONCE
 from tasks.sweeps import gates as sweep
 from tasks.sweeps.frame import LEASE, run_tick

@@ -20,7 +20,7 @@ from models.sweeps import sweep_runs
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, Invalid, RateLimited, Retryable
 from rules.restore.epochs import Epoch
-from rules.sweeps.reaping import Outcome
+from rules.sweeps.limits import Outcome
 from rules.upstream.retry import RetryPolicy
 from tasks.sweeps import redelivery as module
 from tasks.sweeps.frame import LEASE

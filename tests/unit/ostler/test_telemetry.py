@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from models.browse.api_tokens import Refused
+from models.api_tokens import Refused
 from ostler import telemetry
 from ostler.errors import ConfigurationError
 from ostler.task_names import SWEEPS
@@ -22,7 +22,7 @@ from rules.claims.pod_ends import How
 from rules.pools.pool_plan import Why
 from rules.pools.scaling import Verdict
 from rules.pools.starts import Trouble
-from rules.sweeps.reaping import Repaired
+from rules.sweeps.limits import Repaired
 from tasks.worker.app import MODULES
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rules.claims.busy import PodEvidence, may_hold_jit
+from rules.sweeps.limits import Source, enough
 from rules.sweeps.nodes import Gone, NodeHealth, Ready, judge_forced, judge_node, may_force, nothing_forced
-from rules.sweeps.reaping import Source, enough
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 LOST_AFTER = 600.0

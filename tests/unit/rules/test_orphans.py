@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rules.claims.busy import PodEvidence
+from rules.sweeps.limits import Source, enough
 from rules.sweeps.orphans import (
     FinishedPod,
     QuietPod,
@@ -21,7 +22,6 @@ from rules.sweeps.orphans import (
     judge_stamped,
     judge_unresponsive,
 )
-from rules.sweeps.reaping import Source, enough
 
 ORPHAN = StampedPod(has_row=True, has_live_claim=False, ever_delivered=False, idle_seconds=301)
 WAITING = PodEvidence(any_delivered=False, poller_exit_code=None, runner_ever_ready=False, github_runner_seen="unknown")

@@ -22,7 +22,7 @@ from models.db.engine import make_engine
 from ostler.secrets import Secret
 from rules.claims.machines import ClaimState, JobState, Purpose
 from rules.routing.holds import HoldReason
-from rules.sweeps.reaping import Repaired
+from rules.sweeps.limits import Repaired
 
 ROWS = 100_000
 FEW = 1000

@@ -26,7 +26,7 @@ from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable
 from ostler.secrets import Secret
-from rules.sweeps.reaping import Expect, Source, Witness
+from rules.sweeps.limits import Expect, Source, Witness
 from tasks.sweeps.frame import LEASE, run_tick
 from tasks.sweeps.obstacles import closed_gate
 from tasks.sweeps.pace import Sweep

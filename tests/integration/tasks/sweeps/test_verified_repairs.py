@@ -8,7 +8,7 @@ from models.db.engine import transaction
 from models.sweeps import repairs
 from models.sweeps.repairs import Case, Page
 from ostler.clock import utcnow
-from rules.sweeps.reaping import Expect, Repaired
+from rules.sweeps.limits import Expect, Repaired
 from tests.integration.tasks.conftest import Stage
 
 

@@ -14,7 +14,7 @@ from cryptography.fernet import Fernet
 from fastapi import FastAPI
 from sqlalchemy import Engine
 
-from models.browse import api_tokens
+from models import api_tokens
 from models.db.engine import transaction
 from ostler.secrets import Secret
 from ostler.settings import Settings

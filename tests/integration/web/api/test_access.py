@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
-from models.browse import api_tokens
-from models.browse.api_tokens import Holder
+from models import api_tokens
+from models.api_tokens import Holder
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.secrets import Secret

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from models.browse import api_tokens
+from models import api_tokens
 from models.db.engine import transaction
 from models.routing import accounts
 from models.upstream import gates

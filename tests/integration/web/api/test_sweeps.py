@@ -11,7 +11,7 @@ from models.sweeps import repairs, sweep_runs
 from models.sweeps.repairs import Case, Page
 from ostler.clock import utcnow
 from ostler.task_names import SWEEPS
-from rules.sweeps.reaping import Repaired, Source, Witness
+from rules.sweeps.limits import Repaired, Source, Witness
 from tests.integration.web.api.conftest import Stage
 
 

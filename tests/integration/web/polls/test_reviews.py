@@ -181,7 +181,7 @@ def test_a_review_that_takes_longer_than_its_limit_is_counted_and_the_jit_delive
 def test_a_pod_whose_pool_has_no_row_yet_waits_and_is_then_adopted_and_served(
     stage: Stage, pod: RealPod, web: WebProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("web.runners.admission.STRANGER_CACHED", 0.0)
+    monkeypatch.setattr("web.runners.identity.STRANGER_CACHED", 0.0)
     stage.execute("DELETE FROM runner_pods")
     stage.execute("UPDATE pools SET name = 'not yet'")
     script = prepared(tmp_path, pod, give_up_after=100_000)

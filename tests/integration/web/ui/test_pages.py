@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from models.browse import api_tokens
+from models import api_tokens
 from models.db import epochs
 from models.pools import pod_lists
 from ostler.clock import utcnow
@@ -634,7 +634,7 @@ def test_page_says_that_postgres_is_away_and_tries_again(dashboard: Dashboard, m
     def fail(*_: object, **__: object) -> None:
         raise OperationalError("SELECT", {}, Exception("password of postgres"))
 
-    for each in ("web.ui.pages.read_overview", "models.browse.api_tokens.verify_again"):
+    for each in ("web.ui.pages.read_overview", "models.api_tokens.verify_again"):
         with monkeypatch.context() as context:
             context.setattr(each, fail)
             answer = dashboard.see()

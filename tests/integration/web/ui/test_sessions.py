@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from structlog.testing import capture_logs
 
-from models.browse import api_tokens
+from models import api_tokens
 from models.db.engine import transaction
 from ostler.clock import utcnow
 from ostler.encryption import Cipher

@@ -1,4 +1,4 @@
-"""Admission of polls. A poll is admitted only if its token belongs to a Pod of one of Ostler's pools.
+"""Identity of polling Pods. A poll is admitted only if its token belongs to a Pod of one of Ostler's pools.
 
 The Pod must be in a namespace of runners, and its ServiceAccount must have the name of the Pod. The answer to a
 refused poll has a status and no reason. If Ostler cannot decide now, the answer is 503. A 401 or 403 would make the Pod

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.sweeps.reaping import ALL, Source, Witness, allowance, enough, is_late, switched_off
+from rules.sweeps.limits import ALL, Source, Witness, allowance, enough, is_late, switched_off
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 
