@@ -162,4 +162,4 @@ SWEEPS: Final = tuple(
     for name, queue in QUEUE_OF.items()
     if queue == "sweeps" and name not in {POD_EVENTS, EPOCH, CHECK_RUNS}
 )
-"""Short names of the sweeps that run in the frame (`tasks.sweeps.frame`)."""
+"""Short names of the sweeps that run in the frame (`tasks.sweeps.frame.sweep`)."""

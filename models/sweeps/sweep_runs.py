@@ -61,8 +61,8 @@ class Sweep(Base):
 class SweepRun(Base):
     """The numbers of one tick of a sweep.
 
-    If a sweep is quiet (`tasks.sweeps.pace.Sweep`), rows are written only for dry runs, for ticks that an operator
-    requested, and for ticks that repaired something or failed.
+    If a sweep is quiet (`tasks.sweeps.frame.pace.Sweep`), rows are written only for dry runs, for ticks that an
+    operator requested, and for ticks that repaired something or failed.
     """
 
     __tablename__ = "sweep_runs"

@@ -1,6 +1,6 @@
 """Limits of every sweep that repairs: permission to run, the budget of kills in a tick, and the required proof.
 
-The functions implement the laws L8 and L9 without I/O. The frame of the sweeps (`tasks.sweeps.frame`) applies the
+The functions implement the laws L8 and L9 without I/O. The frame of the sweeps (`tasks.sweeps.frame.sweep`) applies the
 limits to all sweeps. Other modules of this package contain the verdicts of the sweeps.
 """
 

@@ -44,9 +44,9 @@ from rules.sweeps.catch_up import Catch, judge_listed, wait_after
 from rules.sweeps.limits import Source, Witness
 from rules.sweeps.unresolved import LONGEST_QUEUED, next_ask_after
 from tasks.claims.release import send_release
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import EXPECTED, RESERVE, Ended, Overtaken
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import EXPECTED, RESERVE, Ended, Overtaken
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import Policy, calls, remaining
 from tasks.worker.transactions import NOW
 

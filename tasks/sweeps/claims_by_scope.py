@@ -10,9 +10,9 @@ from typing import TypeVar
 from models.claims.names import RunnerClaim
 from ostler.errors import UpstreamError
 from rules.sweeps.runner_checks import RunnerList
-from tasks.sweeps.pace import UNAVAILABLE
-from tasks.sweeps.runner_lists import runners_of
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import UNAVAILABLE
+from tasks.sweeps.frame.runner_lists import runners_of
+from tasks.sweeps.frame.tick import Tick
 
 C = TypeVar("C", bound=RunnerClaim)
 

@@ -10,7 +10,7 @@ from rules.pools.volumes import Reclaim
 from rules.routing.forks import private_only
 from rules.routing.scopes import Scope
 from tasks.routing.runner_groups import why_exposed
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW, remaining
 
 

@@ -40,10 +40,10 @@ from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.github import ask_job_outcome, deregister
 from tasks.claims.release import send_release
 from tasks.claims.retire import send_retire
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, UNAVAILABLE
-from tasks.sweeps.runner_lists import runners_of
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import LONGEST, UNAVAILABLE
+from tasks.sweeps.frame.runner_lists import runners_of
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.nodes import gone_now
 from tasks.worker.runtime import Runtime

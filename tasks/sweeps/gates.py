@@ -24,8 +24,8 @@ from ostler.settings import Settings
 from ostler.task_names import GATES
 from ostler.upstreams import Upstream
 from rules.upstream.gates import GateRule
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 

@@ -21,10 +21,10 @@ from rules.sweeps.limits import Expect
 from rules.sweeps.nodes import OVERDUE_AFTER, judge_forced
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.lists import runner_pages
-from tasks.sweeps.pace import LONGEST
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.lists import runner_pages
+from tasks.sweeps.frame.pace import LONGEST
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
 from tasks.worker.nodes import NodeNow, gone_now
 from tasks.worker.transactions import NOW

@@ -12,10 +12,10 @@ from ostler.task_names import MISSING_PODS
 from rules.claims.stalls import FoundBy
 from rules.sweeps.limits import Expect, Source, Witness
 from tasks.pools.finished_pods import end_claim
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.lists import runner_pages
-from tasks.sweeps.pace import LONGEST
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.lists import runner_pages
+from tasks.sweeps.frame.pace import LONGEST
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
 
 

@@ -23,10 +23,10 @@ from rules.sweeps.limits import Repaired
 from rules.sweeps.orphans import judge_runner
 from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from tasks.claims.github import ensure_removed, remove_runner
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST, UNAVAILABLE
-from tasks.sweeps.runner_lists import runners_of
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import LONGEST, UNAVAILABLE
+from tasks.sweeps.frame.runner_lists import runners_of
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW
 
 log = structlog.get_logger(__name__)

@@ -23,10 +23,10 @@ from ostler.clock import utcnow
 from ostler.task_names import ORPHANED_SERVICE_ACCOUNTS
 from rules.pools.workloads import pod_name_of
 from rules.sweeps.orphans import judge_service_account
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.lists import runner_pages
-from tasks.sweeps.pace import LONGEST
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.lists import runner_pages
+from tasks.sweeps.frame.pace import LONGEST
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
 
 ACCOUNTS = "serviceaccounts"

@@ -25,10 +25,10 @@ from rules.sweeps.limits import Expect
 from rules.sweeps.orphans import StampedPod, judge_orphaned_stamp, judge_stamped
 from tasks.claims.evidence import evidence_of
 from tasks.claims.retire import send_retire
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.lists import runner_pages
-from tasks.sweeps.pace import LONGEST
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.lists import runner_pages
+from tasks.sweeps.frame.pace import LONGEST
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls
 
 log = structlog.get_logger(__name__)

@@ -29,9 +29,9 @@ from rules.sweeps.unresolved import LONGEST_EXECUTING
 from tasks.claims.release import send_release
 from tasks.sweeps.claims_by_scope import check_by_scope
 from tasks.sweeps.exposure import Exposure
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import LONGEST
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import LONGEST
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP_ROW, calls, remaining
 
 

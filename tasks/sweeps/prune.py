@@ -10,8 +10,8 @@ from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.settings import Settings
 from ostler.task_names import PRUNE
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 
 LONGEST = 600.0
 """Longest time in seconds of one tick over all its pages."""

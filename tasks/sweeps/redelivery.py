@@ -32,9 +32,9 @@ from ostler.reasons import meaning_of
 from ostler.task_names import REDELIVERY
 from rules.sweeps.limits import Expect, Repaired, Source, Witness
 from rules.sweeps.redelivery import PageEnd, Progress, next_ask_after, page_end, recent_floor, scan_floor, scan_is_due
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import Overtaken
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import Overtaken
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP, calls, remaining
 from tasks.worker.transactions import NOW
 

@@ -11,8 +11,8 @@ from models.sweeps.rematch import Lifted, Rematched, accounts_to_rematch, rematc
 from models.sweeps.repairs import Case
 from ostler.clock import utcnow
 from ostler.task_names import ASK_OWNER, ASK_RUN, REMATCH
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 
 PAGE = 500
 RESERVE = 2.0

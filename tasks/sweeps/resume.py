@@ -18,8 +18,8 @@ from ostler.task_names import RELEASE, RESUME, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp
 from rules.sweeps.limits import Expect
 from tasks.claims.dispatch import start_chains
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker import base
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW

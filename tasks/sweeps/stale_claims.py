@@ -9,8 +9,8 @@ from ostler.clock import utcnow
 from ostler.task_names import STALE_CLAIMS
 from rules.sweeps.limits import Expect
 from tasks.claims.release import send_release
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.transactions import NOW
 
 

@@ -19,9 +19,9 @@ from ostler.clock import utcnow
 from ostler.task_names import UNIDENTIFIED_EXECUTIONS
 from rules.sweeps.limits import Source, Witness
 from rules.sweeps.unused import ClaimedJob
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.pace import UNAVAILABLE
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import UNAVAILABLE
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.sweeps.unused_runners import ask_job
 from tasks.worker.transactions import NOW
 

@@ -33,8 +33,8 @@ from rules.claims.job_outcomes import NextStep
 from rules.sweeps.limits import Source, Witness
 from rules.sweeps.unresolved import Move, Unresolved, judge_unresolved, next_ask_after
 from tasks.claims.github import ask_job, deregister
-from tasks.sweeps.frame import sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.sweep import sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import SWEEP, SWEEP_ROW
 from tasks.worker.transactions import NOW
 

@@ -32,7 +32,7 @@ from models.tables import job_transitions
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
 from tasks.sweeps import orphaned_stamps, unused_runners
-from tasks.sweeps.lists import runner_pages
+from tasks.sweeps.frame.lists import runner_pages
 from tasks.worker.runtime import runtime
 
 

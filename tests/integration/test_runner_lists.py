@@ -22,11 +22,11 @@ from ostler.clock import utcnow
 from ostler.errors import Retryable
 from rules.routing.scopes import Scope
 from rules.sweeps.runner_checks import RunnerList
-from tasks.sweeps import runner_lists as listing
 from tasks.sweeps.finished_jobs import finished_jobs
+from tasks.sweeps.frame import runner_lists as listing
+from tasks.sweeps.frame.pace import Pace, Sweep
+from tasks.sweeps.frame.runner_lists import runners_of
 from tasks.sweeps.orphaned_runners import orphaned_runners
-from tasks.sweeps.pace import Pace, Sweep
-from tasks.sweeps.runner_lists import runners_of
 from tasks.sweeps.unused_runners import unused_runners
 from tasks.worker import runtime as current
 from tests.contract.github.conftest import APP_ID, ORG_INSTALLATION, Lab, make_app_key, running

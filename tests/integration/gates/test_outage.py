@@ -24,9 +24,9 @@ from ostler.upstreams import TALLY, Upstream
 from rules.sweeps.limits import Source, Witness
 from rules.upstream.retry import ONCE
 from tasks.sweeps import gates as sweep
-from tasks.sweeps.frame import LEASE, run_tick
-from tasks.sweeps.pace import Sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import Sweep
+from tasks.sweeps.frame.sweep import LEASE, run_tick
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker import runtime as current
 from tests.contract.github.conftest import APP_ID, make_app_key, running
 from tests.database import Database

@@ -16,7 +16,7 @@ from ostler.clock import utcnow
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp
 from tasks.pools.reconcile import reconcile
-from tasks.sweeps.obstacles import earlier_state
+from tasks.sweeps.frame.obstacles import earlier_state
 from tasks.sweeps.resume import resume
 from tasks.sweeps.unused_runners import unused_runners
 from tests.integration.restore.conftest import Stage, StubGitHub

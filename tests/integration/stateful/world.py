@@ -21,8 +21,8 @@ from sqlalchemy import Connection, Engine, text
 import tasks.claims.dispatch
 import tasks.claims.mint
 import tasks.pools.reconcile
+import tasks.sweeps.frame.runner_lists
 import tasks.sweeps.resume
-import tasks.sweeps.runner_lists
 import tasks.worker.base
 import tasks.worker.runtime
 from models.db.engine import in_transaction, transaction
@@ -337,7 +337,7 @@ def install(monkeypatch: pytest.MonkeyPatch, current: Callable[[], World]) -> No
     monkeypatch.setattr(tasks.worker.base, "time", SimpleNamespace(monotonic=lambda: 0.0))
     # `Again` comes out of the task: the broker of this machine sends the message that repeats it.
     monkeypatch.setattr(tasks.worker.base, "_execute", lambda _task, body, arguments: body(**arguments))
-    monkeypatch.setattr(tasks.sweeps.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
+    monkeypatch.setattr(tasks.sweeps.frame.runner_lists, "LONGEST_WAIT", 0.0)  # who has the turn was killed
     for step in ("act", "report", "record"):  # Pods come by a rule
         monkeypatch.setattr(tasks.pools.reconcile, step, lambda *_, **_more: None)
     monkeypatch.setattr(tasks.pools.reconcile, "plan", planned_nothing)

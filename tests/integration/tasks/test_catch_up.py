@@ -24,7 +24,7 @@ from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, Retryable,
 from rules.claims.fairness import Budget
 from tasks.sweeps import catch_up as sweep
 from tasks.sweeps.catch_up import catch_up
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.tick import Tick
 from tests.integration.tasks.conftest import RUNNER, Stage
 from tests.integration.tasks.listing import Listing, home_of, job
 from tests.rows import author, insert_pool

@@ -20,7 +20,7 @@ from tasks.pools.reconcile import reconcile
 from tasks.sweeps import finished_jobs as of_finished
 from tasks.sweeps import orphaned_stamps as of_stamps
 from tasks.sweeps.finished_jobs import finished_jobs
-from tasks.sweeps.lists import runner_pages
+from tasks.sweeps.frame.lists import runner_pages
 from tasks.sweeps.orphaned_runners import orphaned_runners
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts
 from tasks.sweeps.orphaned_stamps import orphaned_stamps

@@ -23,7 +23,7 @@ from rules.restore.epochs import Epoch
 from rules.sweeps.limits import Outcome
 from rules.upstream.retry import RetryPolicy
 from tasks.sweeps import redelivery as module
-from tasks.sweeps.frame import LEASE
+from tasks.sweeps.frame.sweep import LEASE
 from tasks.sweeps.redelivery import redelivery
 from tasks.worker import runtime as current
 from tests.database import Database

@@ -35,9 +35,9 @@ from rules.upstream.retry import RetryPolicy
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
 from tasks.sweeps.catch_up import ACTIVE
-from tasks.sweeps.frame import LEASE
+from tasks.sweeps.frame.sweep import LEASE
+from tasks.sweeps.frame.tick import Tick
 from tasks.sweeps.redelivery import redelivery
-from tasks.sweeps.tick import Tick
 from tasks.worker import nodes
 from tasks.worker import runtime as current
 from tasks.worker.app import app

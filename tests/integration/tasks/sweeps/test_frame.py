@@ -27,10 +27,10 @@ from ostler.clock import utcnow
 from ostler.errors import Gone, Retryable
 from ostler.secrets import Secret
 from rules.sweeps.limits import Expect, Source, Witness
-from tasks.sweeps.frame import LEASE, run_tick
-from tasks.sweeps.obstacles import closed_gate
-from tasks.sweeps.pace import Sweep
-from tasks.sweeps.tick import OBSTACLES, Tick
+from tasks.sweeps.frame.obstacles import closed_gate
+from tasks.sweeps.frame.pace import Sweep
+from tasks.sweeps.frame.sweep import LEASE, run_tick
+from tasks.sweeps.frame.tick import OBSTACLES, Tick
 from tasks.worker import base
 from tasks.worker import runtime as current
 from tests.database import Database
@@ -365,7 +365,9 @@ def test_nothing_is_killed_on_the_word_of_one(
 
 def test_an_obstacle_stops_what_kills_and_nothing_else(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.subjects(2)
-    monkeypatch.setattr("tasks.sweeps.tick.OBSTACLES", [lambda _rt: None, lambda _rt: "the gate of GitHub is tripped"])
+    monkeypatch.setattr(
+        "tasks.sweeps.frame.tick.OBSTACLES", [lambda _rt: None, lambda _rt: "the gate of GitHub is tripped"]
+    )
     assert closed_gate in OBSTACLES
     run = stage.tick(stage.every(kills=True, listed=100))
     assert (stage.repaired(), run.overflow, run.why) == ([], 2, "the gate of GitHub is tripped")
@@ -503,7 +505,7 @@ def test_a_tick_whose_time_is_up_or_whose_process_stops_leaves_the_rest(
 ) -> None:
     stage.subjects(3)
     if why == "time":
-        monkeypatch.setattr("tasks.sweeps.pace.remaining", lambda: 0.1 if stage.seen else 20.0)
+        monkeypatch.setattr("tasks.sweeps.frame.pace.remaining", lambda: 0.1 if stage.seen else 20.0)
     else:
         monkeypatch.setattr("celery.worker.state.should_stop", None)
         original = stage.seen.append
@@ -572,7 +574,7 @@ def in_its_own_time(body: Callable[[Tick], None]) -> Callable[[Tick], None]:
 def test_a_lease_is_renewed_on_the_way_and_each_page_has_a_deadline_of_its_own(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.sweeps.pace.RENEW_AFTER", 0.0)
+    monkeypatch.setattr("tasks.sweeps.frame.pace.RENEW_AFTER", 0.0)
     until: list[Any] = []
 
     def body(tick: Tick) -> None:
@@ -714,7 +716,7 @@ def test_a_sweep_waits_by_chance_before_it_begins_so_that_not_all_begin_at_once(
 ) -> None:
     stage.subjects(1)
     slept: list[float] = []
-    monkeypatch.setattr("tasks.sweeps.frame.time.sleep", slept.append)
+    monkeypatch.setattr("tasks.sweeps.frame.sweep.time.sleep", slept.append)
     from tasks.sweeps.stale_claims import stale_claims  # noqa: PLC0415
 
     stale_claims.run(spread=2.0)

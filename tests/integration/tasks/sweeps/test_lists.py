@@ -16,9 +16,9 @@ from lab.control_plane import ClusterAccess
 from lab.faults import Fault, FaultProxy
 from tasks.pools.mirror_pools import pools
 from tasks.pools.reconcile import reconcile
-from tasks.sweeps import lists
 from tasks.sweeps import missing_pods as of_pods
 from tasks.sweeps import orphaned_stamps as of_stamps
+from tasks.sweeps.frame import lists
 from tasks.sweeps.missing_pods import missing_pods
 from tasks.sweeps.missing_stamps import missing_stamps
 from tasks.sweeps.orphaned_service_accounts import orphaned_service_accounts

@@ -254,7 +254,7 @@ def test_a_paused_sweep_forgets_nothing(stage: Stage) -> None:
 
 def test_what_time_did_not_suffice_for_is_gone_on_with_soon(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     many_deliveries(stage, 3)
-    monkeypatch.setattr("tasks.sweeps.pace.stopping", lambda: True)
+    monkeypatch.setattr("tasks.sweeps.frame.pace.stopping", lambda: True)
     prune.run()
     assert count(stage, "deliveries") == 3
     assert [message["after"] for message in stage.outbox.take("ostler.prune")] == [60]

@@ -25,7 +25,7 @@ from rules.sweeps.runner_checks import ListedRunner, RunnerList
 from rules.upstream.retry import RetryPolicy
 from tasks.claims.github import follow_owner
 from tasks.pools.runner_versions import record_versions
-from tasks.sweeps.pace import Pace
+from tasks.sweeps.frame.pace import Pace
 from tasks.worker.base import SWEEP_LIST, calls, remaining
 from tasks.worker.transactions import NOW
 

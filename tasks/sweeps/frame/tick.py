@@ -1,4 +1,4 @@
-"""One tick of a sweep: its repairs and its records. See `tasks.sweeps.frame`."""
+"""One tick of a sweep: its repairs and its records. See `tasks.sweeps.frame.sweep`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of, words_of
 from ostler.task_names import task_of
 from rules.sweeps.limits import SUCCESSES, Outcome, Repaired, allowance, enough
-from tasks.sweeps.obstacles import closed_gate, earlier_state
-from tasks.sweeps.pace import Pace, Sweep
+from tasks.sweeps.frame.obstacles import closed_gate, earlier_state
+from tasks.sweeps.frame.pace import Pace, Sweep
 from tasks.worker.runtime import Runtime
 from tasks.worker.transactions import NOW
 

@@ -79,8 +79,8 @@ from ostler.errors import UpstreamError
 from ostler.reasons import cause_of, meaning_of
 from ostler.task_names import TaskName, short_name
 from rules.sweeps.limits import Outcome, Repaired, switched_off
-from tasks.sweeps.pace import Aborted, Overtaken, Paused, Sweep
-from tasks.sweeps.tick import Tick
+from tasks.sweeps.frame.pace import Aborted, Overtaken, Paused, Sweep
+from tasks.sweeps.frame.tick import Tick
 from tasks.worker.base import DEADLINE, SWEEP, begin_page, task
 from tasks.worker.runtime import Runtime, runtime
 
