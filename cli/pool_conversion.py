@@ -14,7 +14,7 @@ import typer
 from cli.output import MISTAKE, OPEN, fail
 
 if TYPE_CHECKING:
-    from rules.pools.arc_pods import Json, Note
+    from rules.conversion.arc_pods import Json, Note
 
 _CURE = (
     "get the objects with `kubectl get secrets --selector owner=helm,status=deployed --output yaml`, `kubectl get "
@@ -38,8 +38,8 @@ def convert(
     import yaml
 
     from cli.manifest_files import read_objects
-    from rules.pools.arc import convert as converted
-    from rules.pools.arc_pods import NotConvertible
+    from rules.conversion.arc import convert as converted
+    from rules.conversion.arc_pods import NotConvertible
 
     objects = [
         each

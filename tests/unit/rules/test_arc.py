@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from k8s_adapters.pools.pool_reader import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAGE, DEFAULT_MEMORY, read_pool
-from rules.pools.arc import convert
-from rules.pools.arc_pods import IMAGE, Converted, NotConvertible
+from rules.conversion.arc import convert
+from rules.conversion.arc_pods import IMAGE, Converted, NotConvertible
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-arc.md"
 RUNNER = {"organization": "acme", "labels": ["builds"]}

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from cli.app import app
 from cli.output import MISTAKE
-from rules.pools.arc import convert
-from rules.pools.arc_pods import NotConvertible
+from rules.conversion.arc import convert
+from rules.conversion.arc_pods import NotConvertible
 from tests.unit.rules.test_arc_scale_sets import FILES, one, scale_set, values, values_of
 
 DEFAULTS = {

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
+from k8s_adapters.crd import crd_manifest
+from k8s_adapters.pool_reader import read_pool
 from typer.testing import CliRunner
 
 from cli.app import app
 from cli.output import OPEN
-from k8s_adapters.pools.crd import crd_manifest
-from k8s_adapters.pools.pool_reader import read_pool
 from lab.apiserver import schema
-from rules.pools.arc import convert
-from rules.pools.arc_pods import Converted, NotConvertible
+from rules.conversion.arc import convert
+from rules.conversion.arc_pods import Converted, NotConvertible
 
 FILES = {each.stem: each for each in sorted((Path(__file__).parent / "scale_sets").glob("*.yaml"))}
 DEFINITION = crd_manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rules.pools.arc_pods import (
+from rules.conversion.arc_pods import (
     ABSENT,
     CONTAINER_FIELDS,
     IMAGE,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from rules.pools.arc_pods import Converted, Json, NotConvertible, Note
-from rules.pools.arc_releases import Release, is_release, read_releases
-from rules.pools.arc_runners import AUTOSCALER, KINDS, convert_runners
-from rules.pools.arc_scale_sets import SCALE_SET, VALUES, convert_scale_set, is_values
+from rules.conversion.arc_pods import Converted, Json, NotConvertible, Note
+from rules.conversion.arc_releases import Release, is_release, read_releases
+from rules.conversion.arc_runners import AUTOSCALER, KINDS, convert_runners
+from rules.conversion.arc_scale_sets import SCALE_SET, VALUES, convert_scale_set, is_values
 
 _PARTS = ("AutoscalingListener", "EphemeralRunnerSet", "EphemeralRunner")
 """Kinds of objects that the controller makes of a scale set."""

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rules.pools.arc_pods import Json, NotConvertible
-from rules.pools.arc_scale_sets import is_values
+from rules.conversion.arc_pods import Json, NotConvertible
+from rules.conversion.arc_scale_sets import is_values
 
 TYPE = "helm.sh/release.v1"
 """Type of the Secrets that Helm writes, one for each revision of a release."""

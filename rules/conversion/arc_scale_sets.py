@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from rules.pools.arc_pods import (
+from rules.conversion.arc_pods import (
     ADVICE,
     IMAGE,
     NO_COUNTERPART,

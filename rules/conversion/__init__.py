@@ -1,0 +1,1 @@
+"""Conversion of resources of actions-runner-controller to pools, for `ostler pool convert`. No process imports it."""
