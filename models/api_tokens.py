@@ -25,7 +25,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
 from models.db.sql import text
-from models.tables import changes
+from models.state import changes
 from ostler.secrets import Secret
 from rules.changes import Author, ChangeKind, Via
 from rules.token_scopes import Rights, TokenScope

@@ -8,8 +8,8 @@ from models.db import epochs
 from models.db.base import Base
 from models.pools import pod_lists, pools, runner_versions
 from models.routing import accounts, run_origins, runner_groups
+from models.state import changes, claims, deliveries, executions, jobs, offers, runner_pods, stalls
 from models.sweeps import catch_up, redelivery, repairs, runner_lists, sweep_runs
-from models.tables import changes, claims, deliveries, executions, jobs, offers, runner_pods, stalls
 from models.upstream import backoffs, gates
 
 metadata = Base.metadata

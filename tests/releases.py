@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from models.db.engine import transaction
-from models.tables import claim_transitions
+from models.state import claim_transitions
 from ostler.clock import utcnow
 from tasks.claims.release import release
 

@@ -1,6 +1,6 @@
 """Stalls of a run, grouped by the reasons for their length. Each group is compared with the limit for these reasons.
 
-`models.tables.stalls` distinguishes causes. This module adds the circumstances of a chaos run: a lease that had to
+`models.state.stalls` distinguishes causes. This module adds the circumstances of a chaos run: a lease that had to
 expire, a killed beat, GitHub's answer that a runner is busy, and a row that a frozen process had locked.
 """
 

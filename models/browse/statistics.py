@@ -17,8 +17,8 @@ from models.db import epochs
 from models.db.sql import text
 from models.pools import runner_versions, scaling
 from models.routing import usage
+from models.state import stalls
 from models.sweeps import catch_up, redelivery, sweep_runs
-from models.tables import stalls
 from models.upstream import backoffs, gates
 from rules.claims.stalls import Cause
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW
 from models.claims.steps import StampWork, stamp_work
 from models.db.sql import text
-from models.tables import claim_leases, claim_transitions, pod_facts
+from models.state import claim_leases, claim_transitions, pod_facts
 from rules.claims.machines import Stamp
 
 MOST_CHECKS = 50

@@ -9,8 +9,8 @@ from typing import cast
 from sqlalchemy import Connection
 
 from models.db.sql import text
-from models.tables import claim_transitions, offers
-from models.tables.claims import Claim
+from models.state import claim_transitions, offers
+from models.state.claims import Claim
 from rules.claims.machines import Purpose, Stamp
 from rules.claims.registrations import REGISTERS_AGAIN
 

@@ -22,8 +22,8 @@ from models.db.engine import record_point
 from models.db.prepared import Prepared
 from models.db.sql import text
 from models.routing.usage import usage_of
-from models.tables import claim_inserts, claim_jobs, job_transitions
-from models.tables.claim_inserts import REGISTERED_REPOSITORY
+from models.state import claim_inserts, claim_jobs, job_transitions
+from models.state.claim_inserts import REGISTERED_REPOSITORY
 from rules.claims.fairness import AccountView, Budget, JobHead
 from rules.claims.machines import allowed
 

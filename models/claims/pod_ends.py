@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.db.sql import text
-from models.tables import pod_facts
+from models.state import pod_facts
 from rules.claims.pod_ends import PodEnd
 from rules.claims.pod_events import PodEvent
 

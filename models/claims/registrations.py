@@ -17,7 +17,7 @@ from models.claims.matching import WHO, PoolShape, lock_pods
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW, RunnerClaim
 from models.db.engine import record_point
 from models.db.sql import text
-from models.tables import claim_inserts
+from models.state import claim_inserts
 from rules.claims.machines import allowed
 from rules.claims.registrations import slots, why_not_allowed
 from rules.waiting.facts import RegisteredRunners

@@ -20,7 +20,7 @@ from models.db import epochs
 from models.db.engine import StartOver
 from models.db.sql import text
 from models.routing.usage import pools_with_work
-from models.tables import (
+from models.state import (
     claim_inserts,
     claim_leases,
     claim_transitions,
@@ -31,7 +31,7 @@ from models.tables import (
     offers,
     pod_facts,
 )
-from models.tables.claims import Claim
+from models.state.claims import Claim
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe

@@ -12,7 +12,7 @@ from models.claims.matching import WEB_ALIVE
 from models.claims.steps import notify_minted
 from models.db import epochs
 from models.db.sql import text
-from models.tables import claim_leases, claim_transitions
+from models.state import claim_leases, claim_transitions
 from models.upstream.backoffs import PROBE_DUE, PROBE_JOB
 
 PAGE = 200

@@ -18,7 +18,7 @@ from sqlalchemy.sql import text as clause
 from models.claims import pod_ends
 from models.db.base import Base, GitHubId
 from models.db.sql import text
-from models.tables import job_holds
+from models.state import job_holds
 from rules.claims.pod_ends import describe
 from rules.claims.runner_brakes import (
     ASIDE,

@@ -1,7 +1,7 @@
 """Database work before and after two steps of a claim: the stamp and the mint.
 
-A step leases its claim (`models.tables.claim_leases`), does one operation outside Postgres, and ends with a guarded
-update that tests `chain_no` again (`models.tables.claim_transitions`). Even if the message of a step arrives several
+A step leases its claim (`models.state.claim_leases`), does one operation outside Postgres, and ends with a guarded
+update that tests `chain_no` again (`models.state.claim_transitions`). Even if the message of a step arrives several
 times, the step does not run twice while its lease is valid. A late execution of an older chain changes nothing (law
 L6).
 """
@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 
 from models.db.sql import text
 from models.routing.installations import mark_working
-from models.tables import claim_leases, claim_transitions, mint_attempts, pod_facts
-from models.tables.claim_leases import Leased, Minting
-from models.tables.claims import Claim
+from models.state import claim_leases, claim_transitions, mint_attempts, pod_facts
+from models.state.claim_leases import Leased, Minting
+from models.state.claims import Claim
 from models.upstream.backoffs import delete
 from rules.claims.machines import Purpose
 from rules.claims.mint_questions import REPOSITORY, asked_for
@@ -72,7 +72,7 @@ def begin_stamp(db: Connection, claim_id: int, *, chain_no: int | None, now: dat
     """Lease a claim for its stamp. The stamp comes before the mint. A missing stamp is put on later (law L10).
 
     `chain_no` None stands for the current chain. Returns None if the claim needs no stamp now, if it has no account, or
-    if the lease cannot be acquired (`models.tables.claim_leases`).
+    if the lease cannot be acquired (`models.state.claim_leases`).
     """
     row = claim_leases.lease_stamp(db, claim_id, chain_no=chain_no, now=now)
     return None if row is None else stamp_work(db, row)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from models.claims.releases import apply_job_outcome, lock_job
-from models.tables import claim_jobs, executions, job_transitions
+from models.state import claim_jobs, executions, job_transitions
 from rules.claims.job_outcomes import JobOutcome
 
 

@@ -20,7 +20,7 @@ from models.intake import repositories
 from models.intake.intake import ACTIONS, Outcome
 from models.routing import installations
 from models.routing.accounts import rename_owner
-from models.tables import deliveries
+from models.state import deliveries
 from models.upstream import backoffs
 from rules.intake.events import OwnerRenamed, RepositoryRenamed
 

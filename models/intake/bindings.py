@@ -18,7 +18,7 @@ from models.claims import runner_failures
 from models.db.engine import after_commit
 from models.intake.binding_locks import ExecutionView, Locked
 from models.routing.usage import pools_with_work
-from models.tables import claim_jobs, claim_transitions, executions, job_transitions
+from models.state import claim_jobs, claim_transitions, executions, job_transitions
 from ostler import telemetry
 from ostler.logging import get_logger
 from rules.claims.machines import ClaimState, JobState

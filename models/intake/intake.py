@@ -24,7 +24,7 @@ from models.pools.pools import routes
 from models.routing import run_origins
 from models.routing.accounts import NewAccount, ensure_accounts
 from models.routing.runner_groups import GroupBook, Wanted
-from models.tables import job_inserts, job_transitions
+from models.state import job_inserts, job_transitions
 from models.upstream.backoffs import Standing, keys_of, standing
 from rules.claims.fairness import Budget
 from rules.claims.machines import JobState

@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from models.db.sql import text
-from models.tables import renames
+from models.state import renames
 from models.upstream import backoffs
 
 

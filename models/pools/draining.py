@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from models.db.sql import text
 from models.pools.pool_mirror import MADE_WITHIN
-from models.tables import changes
+from models.state import changes
 from rules.changes import Author, ChangeKind, Via
 from rules.pools.spec_writers import UNKNOWN
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import Connection, Row
 
 from models.db.sql import text
-from models.tables import changes
+from models.state import changes
 from rules.changes import Author, ChangeKind, Via
 
 

@@ -14,7 +14,7 @@ from models.claims.busy import Recorded
 from models.claims.cuts import pollers_ended
 from models.claims.releases import insert_retire
 from models.db.sql import text
-from models.tables import pod_births, pod_facts
+from models.state import pod_births, pod_facts
 from rules.claims.pod_view import PodView
 
 

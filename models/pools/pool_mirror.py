@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row
 
 from models.db.sql import text
-from models.tables import changes
+from models.state import changes
 from rules.changes import Author, ChangeKind, Via, difference
 from rules.pools.pool_spec import PoolSpec
 from rules.pools.spec_writers import UNKNOWN, spec_writer

@@ -17,7 +17,7 @@ from models.claims.matching import POOL_LOCK_WITHIN
 from models.claims.releases import insert_retire
 from models.db.sql import text
 from models.pools.pools import Pool
-from models.tables import claim_transitions, pod_births
+from models.state import claim_transitions, pod_births
 from rules.pools.pool_plan import TICK, PoolPlan, Why
 from rules.pools.starts import Starts, Trouble, accepted, failed, over_quota, refused
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row
 from models.claims.names import REPOSITORY_ID
 from models.claims.releases import lock_claim
 from models.db.sql import text
-from models.tables import (
+from models.state import (
     claim_checks,
     claim_inserts,
     claim_jobs,

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, GitHubId
 from models.db.sql import text
-from models.tables import renames
-from models.tables.changes import record
+from models.state import renames
+from models.state.changes import record
 from ostler.settings import Settings
 from rules.changes import Author, ChangeKind, Via
 from rules.claims.fairness import Budget

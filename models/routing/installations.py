@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row
 
 from models.db.sql import text
 from models.routing.accounts import NewAccount, ensure_accounts
-from models.tables import renames
+from models.state import renames
 from models.upstream import backoffs
 from rules.claims.fairness import Budget
 from rules.routing.access import Access

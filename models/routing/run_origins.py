@@ -16,7 +16,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, GitHubId
 from models.db.sql import text
-from models.tables import job_holds
+from models.state import job_holds
 from rules.routing.forks import Origin
 from rules.routing.holds import HoldReason
 

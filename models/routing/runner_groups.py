@@ -19,7 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
 from models.db.sql import text
-from models.tables import job_holds
+from models.state import job_holds
 from rules.routing.holds import HoldReason
 from rules.routing.routing import Wait
 from rules.routing.runner_groups import GroupSeen, GroupVerdict, judge_group

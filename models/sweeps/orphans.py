@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from models.claims.names import INSTALLATION_NOW, REPOSITORY_ID, SCOPE_NOW
 from models.claims.releases import Registration, apply_job_outcome, insert_retire, lock_claim
 from models.db.sql import text
-from models.tables import claim_transitions
+from models.state import claim_transitions
 from rules.claims.job_outcomes import JobOutcome
 from rules.claims.machines import ClaimState
 

@@ -25,8 +25,8 @@ from sqlalchemy import Connection
 from models.claims import runner_failures
 from models.db.sql import text
 from models.routing import run_origins
+from models.state import changes, claims, deliveries, executions, jobs, mint_attempts, runner_pods, stalls
 from models.sweeps import repairs, sweep_runs
-from models.tables import changes, claims, deliveries, executions, jobs, mint_attempts, runner_pods, stalls
 
 PAGE = 1000
 """Maximum number of rows of a kind that one transaction deletes.

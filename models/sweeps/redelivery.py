@@ -18,8 +18,8 @@ from models.claims.matching import WEB_ALIVE
 from models.db import epochs
 from models.db.base import Base
 from models.db.sql import text
+from models.state import stalls
 from models.sweeps import sweep_runs
-from models.tables import stalls
 from rules.claims.stalls import Cause, FoundBy
 from rules.restore.epochs import Epoch
 from rules.sweeps.redelivery import Progress

@@ -16,8 +16,8 @@ from models.db.sql import text
 from models.pools import pools
 from models.pools.pools import routes
 from models.routing.runner_groups import GroupBook, Wanted
-from models.tables import job_holds
-from models.tables.offers import offering
+from models.state import job_holds
+from models.state.offers import offering
 from models.upstream import backoffs
 from models.upstream.backoffs import WaitBook, keys_of
 from rules.routing.access import Access

@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from models.db.sql import text
+from models.state import changes, claim_transitions, job_holds
 from models.sweeps.rematch import route_at_once
-from models.tables import changes, claim_transitions, job_holds
 from rules.changes import Author, ChangeKind
 from rules.claims.machines import ClaimState, JobState
 from rules.claims.requeues import Requeue, judge, sentence

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from models.claims.releases import insert_retire
 from models.db.sql import text
-from models.tables import claim_checks
+from models.state import claim_checks
 from rules.pools.pool_plan import Why
 
 LIMIT = 1000

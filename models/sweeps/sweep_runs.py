@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
 from models.db.sql import text
-from models.tables import changes
+from models.state import changes
 from rules.changes import Author, ChangeKind
 from rules.sweeps.limits import SUCCESSES, Outcome
 

@@ -15,7 +15,7 @@ from models.claims import runner_failures
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW, RunnerClaim
 from models.claims.releases import apply_job_outcome, lock_job
 from models.db.sql import text
-from models.tables import claim_jobs, claim_transitions, executions, job_transitions
+from models.state import claim_jobs, claim_transitions, executions, job_transitions
 from rules.claims.job_outcomes import JobOutcome
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from models.claims.names import SCOPE_NOW
 from models.claims.releases import Registration, apply_job_outcome, lock_job
 from models.db.sql import text
-from models.tables import job_holds, job_transitions
+from models.state import job_holds, job_transitions
 from rules.claims.machines import EndReason, JobState
 from rules.routing.holds import HoldReason
 from rules.sweeps.unresolved import Move, Unresolved, UnresolvedVerdict

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
 from models.db.sql import text
-from models.tables import job_holds
+from models.state import job_holds
 from rules.claims.mint_questions import ACCOUNT, REPOSITORY, RUNNER_GROUP, describe, group_key, is_default
 from rules.routing.holds import HoldReason
 from rules.routing.routing import Wait

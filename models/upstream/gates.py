@@ -18,7 +18,7 @@ from sqlalchemy import CheckConstraint, Connection, Row, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base
-from models.tables import changes
+from models.state import changes
 from ostler.upstreams import Counts, Upstream
 from rules.changes import Author, ChangeKind, Via
 from rules.upstream.gates import CallCounts, Gate, GateRule, judge, why_closed

@@ -1,10 +1,10 @@
 """Table of the states of claims and jobs, and of every allowed transition.
 
-`models.tables.claim_transitions` and `models.tables.job_transitions` have the functions that change existing rows.
-`models.tables.transitions` applies a transition as one guarded UPDATE that also writes the event. No other code changes
+`models.state.claim_transitions` and `models.state.job_transitions` have the functions that change existing rows.
+`models.state.transitions` applies a transition as one guarded UPDATE that also writes the event. No other code changes
 the state of a job or a claim, so a transition that is not in the table cannot be committed. The state of a stamp also
-changes with some transitions of its claim, and in a restore (`models.tables.claim_checks`).
-`models.tables.claim_inserts` and `models.tables.job_inserts` insert new rows. `models.tables.claim_leases` commits the
+changes with some transitions of its claim, and in a restore (`models.state.claim_checks`).
+`models.state.claim_inserts` and `models.state.job_inserts` insert new rows. `models.state.claim_leases` commits the
 `LEASE` transitions. A test in `tests/faults` kills a process before and after the commit of each transition in
 `TRANSITIONS`.
 """

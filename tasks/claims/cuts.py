@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from k8s_adapters.runners.pods import get_pod
 from k8s_adapters.runners.stamps import StampOutcome
 from models.claims import cuts
-from models.tables import claim_transitions, pod_facts
+from models.state import claim_transitions, pod_facts
 from ostler.clock import utcnow
 from ostler.task_names import STAMP
 from rules.claims.busy import RunnerSeen

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from github_adapters.endpoints.runners import Jit
 from models.claims import releases, steps
 from models.routing import accounts, installations, runner_groups
-from models.tables import claim_leases, claim_transitions, job_holds, mint_attempts
+from models.state import claim_leases, claim_transitions, job_holds, mint_attempts
 from models.upstream import backoffs
 from ostler import task_names
 from ostler.clock import utcnow

@@ -17,8 +17,8 @@ from celery.exceptions import Retry
 from sqlalchemy import Connection
 
 from models.claims.releases import ReleaseWork
-from models.tables import claim_leases, claim_transitions
-from models.tables.claim_leases import Leased
+from models.state import claim_leases, claim_transitions
+from models.state.claim_leases import Leased
 from ostler.clock import utcnow
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import Connection
 
 from models.claims import steps
-from models.tables import claim_leases, claim_transitions, mint_attempts
+from models.state import claim_leases, claim_transitions, mint_attempts
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError
 from ostler.reasons import meaning_of

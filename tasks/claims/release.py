@@ -60,7 +60,7 @@ def release(*, claim_id: int, chain_no: int | None = None) -> None:
 
     `chain_no`: number of the chain if this task is the errback of a chain or repeats a failed attempt, otherwise None.
     With a number, only a claim on this chain is released. Every sender first commits the release with
-    `models.tables.claim_transitions.request_release`.
+    `models.state.claim_transitions.request_release`.
     """
     rt = runtime()
     requeue_after = rt.timings.requeue_after + clock.process.leeway()

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from k8s_adapters.runners.stamps import StampOutcome
 from models.claims import steps
-from models.tables import claim_leases, claim_transitions, pod_facts
+from models.state import claim_leases, claim_transitions, pod_facts
 from ostler import task_names, telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 
 from models.browse.jobs import job_story
-from models.tables import job_checks
+from models.state import job_checks
 from models.upstream import gates
 from ostler.clock import utcnow
 from ostler.errors import RateLimited, UpstreamError

@@ -13,8 +13,8 @@ import time
 import structlog
 
 from k8s_adapters.runners.stamps import annotate_job
-from models.tables import executions
-from models.tables.executions import Running
+from models.state import executions
+from models.state.executions import Running
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from ostler.server_words import without_controls

@@ -18,7 +18,7 @@ from k8s_adapters.runners.runners import delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
-from models.tables import claim_transitions, stalls
+from models.state import claim_transitions, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Busy, RateLimited, Retryable, UpstreamError

@@ -17,7 +17,7 @@ from k8s_adapters.runners.pods import list_pods
 from models.pools import pod_rows
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
-from models.tables.pod_facts import record_gated
+from models.state.pod_facts import record_gated
 from ostler.clock import utcnow
 from rules.claims.machines import RUNNERS
 from rules.claims.pod_view import PodView

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.runners.pods import get_pod
 from models.claims import cuts, pod_ends, watch_reports
+from models.state import claim_transitions
 from models.sweeps import sweeps
-from models.tables import claim_transitions
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of

@@ -34,8 +34,8 @@ from models.pools import pod_rows, pool_mirror
 from models.restore import restoring
 from models.routing import accounts
 from models.routing.accounts import default_budget
+from models.state import job_holds
 from models.sweeps import redelivery, unresolved
-from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
     Forbidden,

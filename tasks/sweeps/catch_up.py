@@ -29,9 +29,9 @@ from models.db.engine import is_locked
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.routing.accounts import access_of_new, default_budget
+from models.state import job_holds, stalls
 from models.sweeps import catch_up as rows
 from models.sweeps.repairs import Case
-from models.tables import job_holds, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import NotInstalled, RateLimited, Retryable, Suspended, UpstreamError

@@ -25,9 +25,9 @@ import structlog
 
 from k8s_adapters.runners.pods import get_pod
 from models.claims.releases import registrations_of
+from models.state import claim_checks
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
-from models.tables import claim_checks
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.task_names import FINISHED_JOBS

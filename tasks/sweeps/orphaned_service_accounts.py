@@ -16,9 +16,9 @@ from k8s_adapters.runners.owners.kinds import owner_of
 from k8s_adapters.runners.owners.stateful_set import APPS, KIND
 from k8s_adapters.runners.pods import get_pod
 from k8s_adapters.runners.runners import delete_left_by_runner, is_free
+from models.state import pod_births
 from models.sweeps import orphans
 from models.sweeps.repairs import Case
-from models.tables import pod_births
 from ostler.clock import utcnow
 from ostler.task_names import ORPHANED_SERVICE_ACCOUNTS
 from rules.pools.workloads import pod_name_of

@@ -17,8 +17,8 @@ from sqlalchemy import Connection
 from models.claims import registrations
 from models.claims.registrations import RegisteredClaim
 from models.routing import accounts, installations
+from models.state import claim_checks, claim_transitions, mint_attempts
 from models.sweeps.repairs import Case
-from models.tables import claim_checks, claim_transitions, mint_attempts
 from ostler.clock import utcnow
 from ostler.task_names import PERSISTENT_RUNNERS
 from rules.claims.registrations import Registered, Shown, is_outage, why_not_allowed, why_remove

@@ -11,8 +11,8 @@ import structlog
 from models.claims import cuts
 from models.claims import resume as due
 from models.db import epochs
+from models.state import claim_leases
 from models.sweeps.repairs import Case
-from models.tables import claim_leases
 from ostler.clock import utcnow
 from ostler.task_names import RELEASE, RESUME, RETIRE, STAMP, UNSTAMP
 from rules.claims.machines import ClaimState, Purpose, Stamp

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from models.state import claim_transitions
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
-from models.tables import claim_transitions
 from ostler.clock import utcnow
 from ostler.task_names import STALE_CLAIMS
 from rules.sweeps.limits import Expect

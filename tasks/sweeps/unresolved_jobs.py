@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 import structlog
 
 from models.intake import repositories
+from models.state import job_holds
 from models.sweeps import unresolved
 from models.sweeps.repairs import Case
-from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import (
     Busy,

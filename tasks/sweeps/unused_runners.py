@@ -11,9 +11,9 @@ import structlog
 from sqlalchemy import Connection
 
 from models.claims.watch_reports import UnidentifiedClaim
+from models.state import claim_checks, claim_transitions, stalls
 from models.sweeps import sweeps
 from models.sweeps.repairs import Case
-from models.tables import claim_checks, claim_transitions, stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.task_names import UNUSED_RUNNERS

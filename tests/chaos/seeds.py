@@ -26,9 +26,9 @@ from models.claims import releases
 from models.claims import resume as due
 from models.db.engine import transaction
 from models.pools import pool_plans
+from models.state import job_transitions
 from models.sweeps import orphans, unresponsive
 from models.sweeps.orphans import KnownRunner, PodClaims
-from models.tables import job_transitions
 from ostler.errors import UpstreamError
 from rules.sweeps.unused import UnusedClaim, UnusedVerdict, judge_unused
 from tasks.sweeps import orphaned_stamps, unused_runners

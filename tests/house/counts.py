@@ -31,11 +31,11 @@ MIGRATIONS = "models/migrations"
 READERS = ("cli", "tasks", "web")
 """Packages in which each row has a type of its own."""
 ENGINE = {"move_claim", "move_jobs"}
-"""Functions of `models.tables.transitions` that take SQL."""
+"""Functions of `models.state.transitions` that take SQL."""
 STATEMENTS = {"guard", "sets"}
 """Arguments of these functions and of the leases that contain SQL."""
 HOLDS = {"hold", "lift", "end_waits", "explain"}
-"""Functions of `models.tables.job_holds` whose second argument is an SQL condition."""
+"""Functions of `models.state.job_holds` whose second argument is an SQL condition."""
 MOST_PARAMETERS = 8
 RADON = "radon==6.0.1"
 SKIP = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -110,7 +110,7 @@ def classes_named(files: Sequence[Source], word: str) -> dict[str, int]:
 
 
 def statements_from_outside(files: Sequence[Source]) -> list[str]:
-    """Return each use of a function or an argument outside `models/tables` that takes SQL for a statement in there.
+    """Return each use of a function or an argument outside `models/state` that takes SQL for a statement in there.
 
     A use counts whatever its value is, so that SQL in a variable counts as well. `ENGINE`, `STATEMENTS` and `HOLDS`
     name the functions and arguments.
@@ -118,7 +118,7 @@ def statements_from_outside(files: Sequence[Source]) -> list[str]:
     return [
         f"{each.name}: {used}"
         for each in files
-        if not each.name.startswith("models/tables/")
+        if not each.name.startswith("models/state/")
         for node in ast.walk(each.tree)
         if (used := _takes_sql(node)) is not None
     ]
@@ -132,7 +132,7 @@ def _takes_sql(node: ast.AST) -> str | None:
             return name
         case ast.Attribute(value=ast.Name(id="job_holds"), attr=name) if name in HOLDS:
             return f"job_holds.{name}"
-        case ast.ImportFrom(module="models.tables.job_holds", names=names):
+        case ast.ImportFrom(module="models.state.job_holds", names=names):
             return f"job_holds.{names[0].name}"
     return None
 

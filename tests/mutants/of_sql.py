@@ -1,7 +1,7 @@
 """Mutants of the guarded statements in `models`: each loses one condition, or its `SKIP LOCKED`.
 
 A condition of a WHERE becomes TRUE, or FALSE beside an OR. A condition that only names a row or joins two tables stays.
-A string in `models/tables` that begins with AND is the further condition of a transition or a lease. Its conditions are
+A string in `models/state` that begins with AND is the further condition of a transition or a lease. Its conditions are
 dropped as `TRUE OR condition`, because the engine refuses a value whose parameter is missing.
 The tests of the statement's module run on a copy of the tree. Results stay in `.run/` (ignored by git), so that an
 interrupted run can continue. A mutant whose statement changed is a new one.
@@ -173,7 +173,7 @@ def mutants_of(path: Path, *, root: Path = ROOT) -> list[Mutant]:
     same: Counter[str] = Counter()
     for start, end in sorted(_literals(ast.parse(source), lines)):
         literal = raw[start:end].decode()
-        further = _FURTHER.match(literal) if path.parent.name == "tables" else None
+        further = _FURTHER.match(literal) if path.parent.name == "state" else None
         if not (further or _GUARDED.search(literal)):
             continue
         # The first of several equal strings has the digest of the string, and the others have digests of their own.

@@ -57,7 +57,7 @@ READ = text("SELECT 1 FROM t WHERE free")
 
 
 def test_a_mutant_of_a_further_condition_keeps_its_parameters(tmp_path: Path) -> None:
-    module = tmp_path / "tables" / "moves.py"
+    module = tmp_path / "state" / "moves.py"
     module.parent.mkdir()
     module.write_text("""
 def move(db):

@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime
 
 from k8s_adapters.runners.identity import PodIdentity
-from models.tables.offers import Polling
+from models.state.offers import Polling
 from rules.claims.poll_answers import Answer, Verdict
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.runners.identity import LARGEST_TOKEN, KeyUnknown, PodIdentity, TokenRejected, Unjudged
-from models.tables import pod_births
+from models.state import pod_births
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger

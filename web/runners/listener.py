@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from models.db import channel
 from models.db.engine import transaction
-from models.tables import offers
+from models.state import offers
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import reason_of

@@ -21,7 +21,7 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from models.db.engine import is_locked
-from models.tables import offers
+from models.state import offers
 from ostler.clock import utcnow
 from ostler.logging import get_logger
 from ostler.reasons import words_of

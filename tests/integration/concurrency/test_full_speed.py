@@ -22,8 +22,8 @@ from k8s_adapters.names import CLAIM_ANNOTATION
 from models.claims import deliver, releases, resume
 from models.db.engine import StartOver, transaction
 from models.intake import intake
+from models.state import offers
 from models.sweeps import rematch
-from models.tables import offers
 from models.upstream import backoffs
 from ostler.clock import utcnow
 from ostler.encryption import Cipher

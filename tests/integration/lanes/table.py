@@ -31,7 +31,7 @@ TASKS: Mapping[str, str] = {
     "pod_events": ONE_ROW,
     "pool_changed": ONE_ROW,
     "ask_run": ONE_ROW,
-    "check_runs": "it skips rows that are locked (`models.tables.job_checks`), and writes no other column",
+    "check_runs": "it skips rows that are locked (`models.state.job_checks`), and writes no other column",
     "ask_owner": "it skips accounts that are locked",
     **dict.fromkeys(
         (

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.db.engine import make_engine, transaction
-from models.tables import offers
+from models.state import offers
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from tests.database import Database

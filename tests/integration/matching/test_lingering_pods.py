@@ -9,8 +9,8 @@ from sqlalchemy import text
 
 from models.claims.deliver import ClaimLocked, deliver
 from models.routing.usage import ending_pods, usage_of
-from models.tables.claim_transitions import end_completed
-from models.tables.transitions import move_jobs
+from models.state.claim_transitions import end_completed
+from models.state.transitions import move_jobs
 from rules.claims.fairness import Usage
 from tests.database import Database
 from tests.integration.matching.stage import Stage, make_stage

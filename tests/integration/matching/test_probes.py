@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event, text
 
 from models.claims.resume import pools_with_work
 from models.db.engine import transaction
-from models.tables import job_holds
+from models.state import job_holds
 from models.upstream import backoffs
 from rules.routing.holds import HoldReason
 from tests.database import Database

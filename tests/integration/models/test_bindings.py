@@ -17,8 +17,8 @@ from sqlalchemy import Engine, Row, text
 
 from models.db.engine import transaction
 from models.intake import bindings
-from models.tables import claim_jobs
-from models.tables.transitions import move_claim
+from models.state import claim_jobs
+from models.state.transitions import move_claim
 from ostler import telemetry
 from tests.database import Database
 from tests.integration.models.webhook_rows import (

@@ -10,8 +10,8 @@ from k8s_adapters.runners.stamps import stamp as put_on
 from models.claims import deliver, matching, releases, steps
 from models.claims import resume as due
 from models.db.engine import transaction
-from models.tables import claim_transitions
-from models.tables.offers import Polling, beat, offer
+from models.state import claim_transitions
+from models.state.offers import Polling, beat, offer
 from ostler.clock import utcnow
 from tasks.claims.retire import retire
 from tasks.claims.stamp import stamp

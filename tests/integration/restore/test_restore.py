@@ -13,7 +13,7 @@ from github_adapters.endpoints.runners import RunnerSeen
 from lab.postgres import Postgres
 from models.db import epochs
 from models.restore import restoring as models_restoring
-from models.tables import claim_transitions
+from models.state import claim_transitions
 from ostler.errors import Retryable, StoreUnreachable
 from rules.restore.restoring import Act
 from rules.routing.scopes import Scope

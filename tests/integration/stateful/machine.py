@@ -22,8 +22,8 @@ from models.intake import intake
 from models.pools import pool_mirror
 from models.routing import accounts
 from models.routing.accounts import NewAccount
+from models.state import claim_transitions, offers
 from models.sweeps.requeues import requeue
-from models.tables import claim_transitions, offers
 from ostler.settings import Settings
 from ostler.task_names import RELEASE, REMATCH, RETIRE
 from rules.changes import Author, Via

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from models.claims import releases
 from models.intake import binding_locks, bindings
-from models.tables import claim_leases, job_transitions
+from models.state import claim_leases, job_transitions
 from ostler.errors import Busy, Retryable
 from rules.intake.bindings import ClaimView
 from tasks.claims import postpone

@@ -13,7 +13,7 @@ from celery import Task
 from kombu.exceptions import OperationalError
 
 from models.db.engine import transaction
-from models.tables import claim_transitions
+from models.state import claim_transitions
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, RateLimited, Retryable, UpstreamError
 from tasks.claims import release as of_release

@@ -16,7 +16,7 @@ from k8s_adapters.runners.stamps import unstamp as take_off
 from models.claims import releases, steps
 from models.claims import resume as resume_rows
 from models.db.engine import transaction
-from models.tables import claim_leases, claim_transitions, stalls
+from models.state import claim_leases, claim_transitions, stalls
 from ostler.clock import utcnow
 from ostler.errors import Conflict, Forbidden, RateLimited, Retryable, UpstreamError
 from ostler.reasons import meaning_of

@@ -10,8 +10,8 @@ import pytest
 
 from models.claims.deliver import Delivery, deliver
 from models.db.engine import transaction
-from models.tables import offers
-from models.tables.claim_transitions import execute_unidentified
+from models.state import offers
+from models.state.claim_transitions import execute_unidentified
 from ostler import clock
 from ostler.clock import Clock, utcnow
 from ostler.errors import RateLimited, Retryable

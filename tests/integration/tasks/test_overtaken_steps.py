@@ -16,8 +16,8 @@ from k8s_adapters.runners.stamps import StampOutcome, StampResult
 from models.claims import releases, steps
 from models.claims.releases import Warmth
 from models.db.engine import transaction
+from models.state import claim_leases, claim_transitions
 from models.sweeps.requeues import requeue
-from models.tables import claim_leases, claim_transitions
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Invalid, UpstreamError

@@ -11,8 +11,8 @@ from lab.chaos.stalls import read_stalls
 from models.claims.releases import refuse_release
 from models.claims.steps import begin_mint, commit_mint
 from models.db.engine import transaction
+from models.state import stalls
 from models.sweeps import redelivery
-from models.tables import stalls
 from ostler import telemetry
 from ostler.clock import utcnow
 from rules.claims.stalls import PATHS, Cause, FoundBy

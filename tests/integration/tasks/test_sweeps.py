@@ -8,9 +8,9 @@ import pytest
 
 from models.db.engine import transaction
 from models.routing.usage import usage_of
+from models.state import claim_checks
+from models.state.claim_leases import WAITS
 from models.sweeps import sweeps
-from models.tables import claim_checks
-from models.tables.claim_leases import WAITS
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Forbidden, Gone, NotInstalled, RateLimited, UpstreamError

@@ -15,8 +15,8 @@ from github_adapters.endpoints.jobs import JobSeen
 from github_adapters.endpoints.runs import RunSeen
 from models.db.engine import in_transaction, transaction
 from models.routing import installations
+from models.state import job_holds
 from models.sweeps import unresolved
-from models.tables import job_holds
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, Retryable, Suspended
 from rules.claims.fairness import Budget

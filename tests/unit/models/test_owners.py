@@ -38,7 +38,7 @@ OWNERS = {
         "sweep_runs",
         "sweeps",
     },
-    "tables": {
+    "state": {
         "changes",
         "claim_events",
         "claims",
@@ -56,7 +56,7 @@ OWNERS = {
 }
 """By room of `models`, or by module outside of rooms: the tables whose rows only its statements change."""
 
-COMPOSED = {"models/tables/transitions.py"}
+COMPOSED = {"models/state/transitions.py"}
 """Modules that build a statement for a table that is a parameter: `claims` or `jobs`, and their events."""
 
 CONDITIONS_OF_HOLDS = {
@@ -69,8 +69,8 @@ CONDITIONS_OF_HOLDS = {
     "models/upstream/backoffs.py: job_holds.hold": 1,
     "models/upstream/backoffs.py: job_holds.lift": 1,
 }
-"""The only SQL that callers pass to `models/tables`. Some of these conditions read tables of higher rooms, for example
-`backoffs` and `runner_failures`, so that they cannot stand in `models/tables`."""
+"""The only SQL that callers pass to `models/state`. Some of these conditions read tables of higher rooms, for example
+`backoffs` and `runner_failures`, so that they cannot stand in `models/state`."""
 
 COLUMNS = {
     ("claims", "job_id"): {"claim_jobs"},
@@ -86,7 +86,7 @@ COLUMNS = {
     ("runner_pods", "uid"): {"offers", "pod_births"},
     ("runner_pods", "stamp_value"): {"pod_facts"},
 }
-"""By table and column: the modules of `models/tables` that set the column in a row that keeps its state.
+"""By table and column: the modules of `models/state` that set the column in a row that keeps its state.
 
 A first poll binds a Pod's UID in the statement that writes its offer. `resume` marks overdue claims in the statement
 that raises their chain number.
@@ -216,17 +216,17 @@ def test_no_sql_of_a_transition_comes_from_outside_of_its_module() -> None:
     ("source", "found"),
     [
         ("guard = 'AND a'\nmove_claim(db, guard=guard)", ["guard", "move_claim"]),
-        ("from models.tables.transitions import move_jobs as go\ngo(db, **given)", ["move_jobs"]),
+        ("from models.state.transitions import move_jobs as go\ngo(db, **given)", ["move_jobs"]),
         ("claim_leases.lease_mint(db, 1, sets=WRITES)", ["sets"]),
         ("transaction(engine, transitions.move_claim)", ["move_claim"]),
         ("job_holds.lift(db, where)", ["job_holds.lift"]),
-        ("from models.tables.job_holds import hold\nhold(db, where)", ["job_holds.hold"]),
+        ("from models.state.job_holds import hold\nhold(db, where)", ["job_holds.hold"]),
         ("sets = guard = []\njob_holds.hold_job(db, 1)", []),
     ],
 )
 @pytest.mark.parametrize("room", ["models/claims", "tasks/sweeps"])
 def test_sql_of_a_transition_is_found_outside(tmp_path: Path, room: str, source: str, found: list[str]) -> None:
-    for folder in (room, "models/tables"):
+    for folder in (room, "models/state"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "seeded.py").write_text(source)
     uses = counts.statements_from_outside(counts.sources(tmp_path))

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from models.tables.claim_leases import _lease
-from models.tables.transitions import move_claim, move_jobs
+from models.state.claim_leases import _lease
+from models.state.transitions import move_claim, move_jobs
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CLOSED = cast("Connection", None)

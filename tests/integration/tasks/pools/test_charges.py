@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from models.routing.usage import usage_of
-from models.tables.pod_facts import charge
+from models.state.pod_facts import charge
 from tasks.claims.retire import retire
 from tests.integration.tasks.conftest import RUNNER, Stage, StubGitHub
 from tests.integration.tasks.pools.fleet import kept, polls

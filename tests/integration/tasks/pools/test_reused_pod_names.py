@@ -10,7 +10,7 @@ from k8s_adapters.pools.pools import delete_pool, get_pool
 from k8s_adapters.runners.runners import create_runner, delete_runner
 from models.db.engine import transaction
 from models.pools.pod_rows import record_pods
-from models.tables.pod_births import adopt_pod
+from models.state.pod_births import adopt_pod
 from ostler.clock import utcnow
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept, polls, retired, rounds

@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from models.db.engine import make_engine, transaction
-from models.tables.transitions import move_jobs
+from models.state.transitions import move_jobs
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.secrets import Secret

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Connection, Row
 
 from lab.postgres import Postgres
-from models.tables import offers
+from models.state import offers
 from tests.integration.web.polls.stage import Stage
 from tests.waiting import eventually
 from web.runners import listener

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from models.tables import offers
+from models.state import offers
 from tests.integration.web.polls.stage import Pod, Stage, WebProcess
 from tests.integration.web.polls.test_stop import open_poll
 from tests.waiting import eventually

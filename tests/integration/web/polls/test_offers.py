@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 
 from models.claims.deliver import ClaimLocked, Delivery, deliver, delivered_before
 from models.db.engine import transaction
-from models.tables import offers
+from models.state import offers
 from ostler.clock import utcnow
 from tests.integration.concurrency.points import DEADLINE, start, stopped
 from tests.integration.web.polls.stage import NAMESPACE, Pod, Stage

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped
 from models.db.base import Base, Serial
 from models.db.engine import after_commit
 from models.db.sql import text
-from models.tables.claims import Claim
+from models.state.claims import Claim
 from ostler import telemetry
 from rules.claims.machines import allowed
 from rules.claims.stalls import PATHS, After, Cause, FoundBy, after

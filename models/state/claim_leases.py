@@ -4,7 +4,7 @@ A step first takes a lease on its claim, for example with `lease_stamp`. Then th
 Postgres. The step ends with a guarded update that tests `chain_no` again, or with `give_back`. The description of
 `_lease` says when a lease is refused.
 
-A transition can write `leased_until` and `due_at` together with the state (`models.tables.transitions`). If the state
+A transition can write `leased_until` and `due_at` together with the state (`models.state.transitions`). If the state
 does not change, only this module writes these columns.
 """
 
@@ -20,8 +20,8 @@ from sqlalchemy import Connection, Row
 from models.db import epochs
 from models.db.engine import record_point
 from models.db.sql import refuse_unknown, text
-from models.tables.claims import Claim
-from models.tables.stalls import OVERDUE, OVERDUE_SINCE
+from models.state.claims import Claim
+from models.state.stalls import OVERDUE, OVERDUE_SINCE
 from rules.claims.machines import allowed
 
 WAITS = "waits for its turn"

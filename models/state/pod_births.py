@@ -1,6 +1,6 @@
 """Creation of runner Pods: the rows that are committed before the creation, and the UIDs that are recorded after it.
 
-This module writes `uid`, `attempt_id` and `template_hash`. `models.tables.offers` also writes `uid`: if the first poll
+This module writes `uid`, `attempt_id` and `template_hash`. `models.state.offers` also writes `uid`: if the first poll
 of a Pod comes before its UID is recorded, the statement that writes the offer records the UID.
 """
 

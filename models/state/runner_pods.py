@@ -1,6 +1,6 @@
 """Table of runner Pods. A Pod's row is committed before the Pod is created and before any claim on it.
 
-If the row of an existing Pod was lost, for example in a restore, `models.tables.pod_births` inserts a new row.
+If the row of an existing Pod was lost, for example in a restore, `models.state.pod_births` inserts a new row.
 """
 
 from __future__ import annotations

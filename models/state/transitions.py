@@ -1,7 +1,7 @@
 """Engine of the transitions of jobs, claims and stamps. The table in `rules.claims.machines` defines the transitions.
 
 One statement checks the present state, writes the new state and inserts the event. `insert_events` writes the events of
-new rows. `models.tables.claim_transitions` and `models.tables.job_transitions` have one function per transition. Only
+new rows. `models.state.claim_transitions` and `models.state.job_transitions` have one function per transition. Only
 these modules may call `move_claim` and `move_jobs` with SQL.
 """
 
@@ -17,9 +17,9 @@ from sqlalchemy import Connection, Row
 from models.db.engine import record_point
 from models.db.prepared import Prepared
 from models.db.sql import refuse_unknown, text
-from models.tables import stalls
-from models.tables.claims import Claim
-from models.tables.jobs import Job
+from models.state import stalls
+from models.state.claims import Claim
+from models.state.jobs import Job
 from ostler import telemetry
 from rules.claims.machines import TRANSITIONS, Machine, allowed
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 
 from models.db.prepared import Prepared
 from models.db.sql import text
-from models.tables.transitions import insert_events
+from models.state.transitions import insert_events
 from rules.claims.machines import ClaimState, Stamp
 
 REGISTERED_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"

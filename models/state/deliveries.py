@@ -29,7 +29,7 @@ class Delivery(Base):
 def insert(db: Connection, *, guid: str, event: str, action: str, outcome: str, now: datetime) -> bool:
     """Record a delivery that concerns no job. Return False if the delivery was already recorded.
 
-    `models.tables.job_inserts` records the deliveries of jobs.
+    `models.state.job_inserts` records the deliveries of jobs.
     """
     fresh = db.execute(
         text("""

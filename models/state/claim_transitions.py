@@ -1,6 +1,6 @@
 """Transitions of claims and of their stamps: the condition, the columns and the reason of each.
 
-The table in `rules.claims.machines` defines the transitions, and `models.tables.transitions` applies them. Every
+The table in `rules.claims.machines` defines the transitions, and `models.state.transitions` applies them. Every
 function returns the claim after the transition, or False or None if nothing has changed. Nothing changes if the claim
 has ended, has another purpose, is in a state without this transition, or does not satisfy the function's own condition.
 """
@@ -13,10 +13,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from models.db import epochs
-from models.tables import claim_leases
-from models.tables.claim_leases import Leased, Minting
-from models.tables.claims import Claim
-from models.tables.transitions import move_claim
+from models.state import claim_leases
+from models.state.claim_leases import Leased, Minting
+from models.state.claims import Claim
+from models.state.transitions import move_claim
 from rules.claims.machines import EndReason
 from rules.restore.restoring import Registered
 

@@ -1,6 +1,6 @@
 """Transitions of jobs: the condition, the columns and the reason of each.
 
-The table in `rules.claims.machines` defines the transitions, and `models.tables.transitions` applies them. Nothing
+The table in `rules.claims.machines` defines the transitions, and `models.state.transitions` applies them. Nothing
 changes if the job is in a state without this transition, or does not satisfy the function's own condition.
 """
 
@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from models.tables.jobs import Job
-from models.tables.transitions import move_jobs, move_many_jobs
+from models.state.jobs import Job
+from models.state.transitions import move_jobs, move_many_jobs
 from rules.intake.events import WorkflowJobEvent
 from rules.routing.holds import HoldReason
 from rules.routing.routing import Route

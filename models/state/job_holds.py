@@ -1,7 +1,7 @@
 """Holds of jobs: the reason and the end of a hold, and the time of the next question to GitHub about the job.
 
 A transition can write `hold_reason`, `hold_detail`, `not_before` and `ask_after` together with the state
-(`models.tables.transitions`). If the state of the job does not change, only this module writes these columns.
+(`models.state.transitions`). If the state of the job does not change, only this module writes these columns.
 
 The callers pass SQL conditions on `jobs`. If a statement must not wait for locked rows, the condition selects the ids
 of the rows in a subquery with SKIP LOCKED.
