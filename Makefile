@@ -100,7 +100,7 @@ lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, pros
 	@$(BIN)/ruff format --check $(PACKAGES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/shellcheck poller/*.sh lab/kubelet/runner/*.sh .ci/run
+	@$(BIN)/shellcheck poller/*.sh container_hooks/hook.sh lab/kubelet/runner/*.sh .ci/run
 	@$(BIN)/codespell $(SPELLED)
 	@$(BIN)/python -m tests.prose
 

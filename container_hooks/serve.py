@@ -118,7 +118,7 @@ def install_script(folder: Path) -> None:
     """Write `hook.sh` into the shared folder. The file is replaced atomically, so no runner executes a part of it."""
     staged = folder / f".{SCRIPT}.new"
     staged.unlink(missing_ok=True)
-    staged.write_bytes((files("poller") / SCRIPT).read_bytes())
+    staged.write_bytes((files("container_hooks") / SCRIPT).read_bytes())
     staged.chmod(_SCRIPT_MODE)
     staged.rename(folder / SCRIPT)
 

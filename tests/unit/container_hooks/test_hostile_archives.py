@@ -26,7 +26,7 @@ UNPACKERS = {
     "local": ["tar", "-xf", "-"],
     **({} if _BUSYBOX is None else {"busybox": [_BUSYBOX, "tar", "-xof", "-"]}),
 }
-"""The commands of `poller/hook.sh` and of `LocalFiles`."""
+"""The commands of `container_hooks/hook.sh` and of `LocalFiles`."""
 
 
 def header(
