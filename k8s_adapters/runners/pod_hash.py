@@ -1,4 +1,4 @@
-"""Hash of the Pods of a pool, by which Ostler recognizes Pods of an older template."""
+"""Hash of the Pods of a pool. A Pod with another hash has an older template, so the reconciler replaces it."""
 
 from __future__ import annotations
 

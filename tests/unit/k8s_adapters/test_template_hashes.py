@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from k8s_adapters.pools import pools
 from k8s_adapters.pools.pool_reader import read_pool
+from k8s_adapters.runners import pod_hash as hashes
 from k8s_adapters.runners.pod_hash import pod_hash
 
 CACHE = {"name": "cache", "mountPath": "/cache", "storage": "10Gi"}
@@ -72,7 +72,7 @@ RECORDED: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_hashes_of_an_unchanged_pool_keep_their_values(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pools, "scripts_name", lambda: "scripts")  # its digest follows the scripts
+    monkeypatch.setattr(hashes, "scripts_name", lambda: "scripts")  # its digest follows the scripts
     spec, recorded = RECORDED[name]
     metadata = {"name": "small", "namespace": "runners", "uid": "u-1"}
 
