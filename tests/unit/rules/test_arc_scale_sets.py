@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from k8s_adapters.crd import crd_manifest
-from k8s_adapters.pool_reader import read_pool
+from k8s_adapters.pools.crd import crd_manifest
+from k8s_adapters.pools.pool_reader import read_pool
 from typer.testing import CliRunner
 
 from cli.app import app
