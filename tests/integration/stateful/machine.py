@@ -333,10 +333,7 @@ class ClaimPath(RuleBasedStateMachine):
         )
         if rows:
             claim_id = draw.one(rows).id
-            ask = partial(
-                claim_transitions.request_release, claim_id=claim_id, reason="test", now=self.world.now, who="test"
-            )
-            if transaction(self.engine, ask):
+            if self._ask_for_release(claim_id):
                 self.world.send(RELEASE, claim_id=claim_id)
 
     def a_person_queues_a_job_again(self, draw: Draw) -> None:
@@ -444,6 +441,8 @@ class ClaimPath(RuleBasedStateMachine):
         name = ("stamp", "release", "mint", "release")[draw.other % 4]
         if name == "mint" or (name == "release" and draw.flag):
             self._step("stamp", claim_id, CallOutcome.ANSWERED, 1)
+        if name == "release":  # only a row begins a release (L6), so it has to say so first
+            self._ask_for_release(claim_id)
         self._step(name, claim_id, (CallOutcome.HELD, CallOutcome.LATE)[draw.pick % 2], 1 + draw.pick // 12)
         self.laws.check()
         self.world.now = later(self.world.now, 25)
@@ -547,6 +546,12 @@ class ClaimPath(RuleBasedStateMachine):
         self.laws.check()
 
     # What rules are made of
+
+    def _ask_for_release(self, claim_id: int) -> bool:
+        ask = partial(
+            claim_transitions.request_release, claim_id=claim_id, reason="test", now=self.world.now, who="test"
+        )
+        return transaction(self.engine, ask)
 
     def _step(self, name: str, claim_id: int, outcome: CallOutcome, at: int) -> None:
         message = Message(f"ostler.{name}", {"claim_id": claim_id})
