@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
-from k8s_adapters.pools.crd import crd_manifest
-from k8s_adapters.pools.pool_reader import read_pool
 from typer.testing import CliRunner
 
 from cli.app import app
 from cli.output import OPEN
+from k8s_adapters.pools.crd import crd_manifest
+from k8s_adapters.pools.pool_reader import read_pool
 from lab.apiserver import schema
 from rules.conversion.arc import convert
 from rules.conversion.arc_pods import Converted, NotConvertible
