@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from deploys.manifests import Manifests, read_manifests
-from deploys.selectors import Malformed
 from ostler.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from deploys.manifests import Manifests
 
 STDIN = "-"
 _SUFFIXES = {".yaml", ".yml", ".json"}
@@ -25,6 +26,9 @@ def read_files(name: str, path: str, *, namespace: str) -> Manifests:
     Raises `ConfigurationError`, with cause and cure in one line, if a file is missing, empty, not YAML or not a
     manifest.
     """
+    from deploys.manifests import read_manifests
+    from deploys.selectors import Malformed
+
     found = read_objects(name, path, cure=_RENDER)
     try:
         return read_manifests(found, namespace=namespace)
