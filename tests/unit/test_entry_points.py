@@ -1,4 +1,4 @@
-"""What the processes of the image import: no process reads the deploy checks or the conversion of scale sets.
+"""Imports of the processes of the image: none reads the deploy checks or the conversion of scale sets.
 
 Only the commands `check-deploy`, `verify-deploy`, `doctor` and `pool convert` use these packages, when they run.
 """
