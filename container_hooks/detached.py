@@ -1,25 +1,26 @@
 """Steps that continue while the connection to them is broken.
 
 An exec connection ends when the API server is replaced, and a command that has begun must not be repeated. A step
-therefore runs detached in its container. A first command starts the step and writes its output and its exit code to
+therefore runs detached in its container. A first command starts the step, whose output and exit code are written to
 files. A second command follows the output. Both can be repeated after any failure: the first creates a folder that can
-be created only once, and the second continues at the byte that arrived last.
+be created only once, and the second continues at the byte that arrived last. Output that has arrived is deleted in the
+container, so the files stay small (`container_hooks.spool`).
 
 If the command is cancelled or fails, a third command ends the step. Otherwise the step would run at the same time
 as the next steps of its job.
-
-The container needs `sh`, `cat`, `dd`, `head`, `mkdir`, `mv`, `sleep`, `stat` and `tail`, as in BusyBox, and a Linux
-`/proc`. If the container has `setsid`, a cancelled step is ended together with the processes that it has started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from container_hooks import spool
 from container_hooks.copies import append
 from container_hooks.ports import Exec
+from container_hooks.spool import Spool
 from ostler import logging
 from ostler.clock import Timing
 from ostler.errors import ExecLost, Gone, OstlerError, RateLimited, Retryable
@@ -31,61 +32,8 @@ PATIENCE = 300.0
 
 _PAUSE = 1.0  # seconds between two connections
 _STEADY = 30.0  # seconds; a connection that lasted longer restarts the time limit `patience`
-
-# The exit code is part of the name of a folder, because a folder can be renamed even on a full disk.
-_START = """\
-folder=$1; shift
-[ -d "$folder/begun" ] && exit 0
-mkdir -p "$folder" || exit 1
-$(command -v setsid) sh -c '
-  folder=$1; shift
-  mkdir "$folder/begun" 2>/dev/null || exit 0
-  mkdir "$folder/running" && : > "$folder/output" && echo "$$" > "$folder/pid" || exit 0
-  "$@" >> "$folder/output" 2>&1 < /dev/null
-  mv "$folder/running" "$folder/ended.$?"
-' sh "$folder" "$@" > /dev/null 2>&1 < /dev/null &
-exit 0
-"""
-# The script uses `stat` and `dd`, because `wc -c` and `tail -c +N` of BusyBox read the whole file in each round. For 1
-# GiB, `wc` takes 30 s and `tail` 0.4 s.
-_FOLLOW = """\
-folder=$1 seen=$2 absent=0 rounds=0 end=
-ended() { for each in "$folder"/ended.*; do [ ! -d "$each" ] || end=${each##*.}; done; }
-while :; do
-  ended
-  if [ -n "$end" ]; then
-    :
-  elif [ -s "$folder/pid" ]; then
-    case $(cat "/proc/$(cat "$folder/pid")/stat" 2>/dev/null) in
-      "" | *") Z "*) ended; end=${end:-killed} ;;
-    esac
-  else
-    absent=$((absent + 1))
-    [ "$absent" -gt 50 ] && end=absent
-  fi
-  size=$(stat -c %s "$folder/output" 2>/dev/null) || size=0
-  if [ "$size" -gt "$seen" ]; then
-    dd if="$folder/output" bs=65536 skip="$((seen / 65536))" 2>/dev/null |
-      tail -c "+$((seen % 65536 + 1))" | head -c "$((size - seen))"
-    seen=$size
-  fi
-  [ -n "$end" ] && break
-  rounds=$((rounds + 1))
-  [ "$((rounds % 25))" -ne 0 ] || echo alive >&2
-  sleep 0.2
-done
-echo "$end" >&2
-"""
-# If the step has not begun, this script creates the folder `begun`, so that the step can never begin.
-_STOP = """\
-mkdir -p "$1" && mkdir "$1/begun" 2>/dev/null && exit 0
-tries=0
-until [ -s "$1/pid" ] || [ "$tries" -ge 20 ]; do tries=$((tries + 1)); sleep 0.1; done
-pid=$(cat "$1/pid") || exit 0
-send() { kill -s "$1" -- "-$pid" || kill -s "$1" "$pid"; }
-send TERM && sleep 2 && send KILL
-exit 0
-"""
+_TOLD_AFTER = 0.5  # seconds after which a reader hears what has arrived; also the longest wait for the end of its input
+_FULL = b"ostler: a part of the output is missing, because the disk of the container was full\n"
 
 
 class StepKilled(OstlerError):
@@ -114,18 +62,19 @@ def run_detached(
     why_ended: Callable[[], str | None],
     timing: Timing,
     patience: float = PATIENCE,
+    size: Spool | None = None,
 ) -> int:
     """Run a command once and return its exit code. `output` receives each byte of the output once, in order.
 
     `why_ended` returns the reason if the container has ended, and None otherwise. It is called after each broken
-    connection.
+    connection. If `output` blocks, the step waits as soon as the spool, whose size is `size`, is full.
 
     Raises `StepKilled` if the step has no exit code, and `StepNotStarted` if the container could not start it. Raises
     `ExecLost`, `Retryable` or `RateLimited` if the container did not answer for `patience` seconds, and the errors of
     `Exec.run` that no retry can resolve. Before any error is raised, the step is ended, unless it was killed or its Pod
     is gone. If the attempt to end the step fails, the failure is only logged.
     """
-    step = _Step(processes, place, output)
+    step = _Step(processes, place, output, size or Spool())
     try:
         return _until_it_ended(step, command, why_ended=why_ended, timing=timing, patience=patience)
     except (StepKilled, Gone):
@@ -162,14 +111,19 @@ def _until_it_ended(
 
 
 class _Step:
-    """A step and its progress. `seen` is the number of bytes of output that were passed on."""
+    """A step and its progress. `seen` is the number of bytes that have arrived, with the mark of the end."""
 
-    def __init__(self, processes: Exec, place: Place, output: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, processes: Exec, place: Place, output: Callable[[bytes], None], size: Spool, *, seen: int = 0
+    ) -> None:
         self._processes = processes
         self._place = place
         self._output = output
+        self._size = size
         self._started = False
-        self.seen = 0
+        self._unmarked = spool.Unmarked(place.folder)
+        self._arrived = threading.Condition()
+        self.seen = seen
 
     def start(self, command: Sequence[str]) -> None:
         """Start the step unless it has been started."""
@@ -177,7 +131,7 @@ class _Step:
             return
         said = bytearray()
         hears = partial(append, said)
-        code = self._run(["sh", "-c", _START, "sh", self._place.folder, *command], hears, hears)
+        code = self._run(spool.start(self._place.folder, command, self._size), hears, hears)
         if code != 0:
             reason = said.decode(errors="replace").strip() or f"the shell ended with {code}"
             raise StepNotStarted(reason)
@@ -186,42 +140,62 @@ class _Step:
     def follow(self) -> int:
         """Pass on the output until the step has ended, and return its exit code."""
         said = bytearray()
-        command = ["sh", "-c", _FOLLOW, "sh", self._place.folder, str(self.seen)]
-        code = self._run(command, self._pass_on, partial(append, said), writes_often=True)
-        *_, last = ["", *said.decode(errors="replace").splitlines()]
-        match last:
-            case "killed":
-                raise StepKilled("it was killed; its container might have used up its memory")
-            case "absent":
-                raise StepNotStarted(
-                    "its shell did not start within 10 seconds; check the free disk space of the container"
-                )
-            case end if code == 0 and end.isdigit():
-                return int(end)
-            case words:
-                raise ExecLost(f"the output of the step could not be read: exit code {code}, {words[-200:]!r}")
+        code = self._processes.run(
+            self._place.pod,
+            self._place.container,
+            spool.follow(self._place.folder, self.seen, self._size),
+            stdin=self._acknowledgements(),
+            stdout=self._pass_on,
+            stderr=partial(append, said),
+            writes_often=True,
+        )
+        *_, before, last = ["", "", *said.decode(errors="replace").splitlines()]
+        if code != 0 or not (last.isdigit() or last in {"killed", "absent"}):
+            raise ExecLost(f"the output of the step could not be read: exit code {code}, {last[-200:]!r}")
+        if (rest := self._unmarked.rest()) or before == "full":
+            self._output(rest + (_FULL if before == "full" else b""))
+        if last == "killed":
+            raise StepKilled("it was killed; its container might have used up its memory")
+        if last == "absent":
+            raise StepNotStarted(
+                "its shell did not start within 10 seconds; check the free disk space of the container"
+            )
+        return int(last)
 
     def stop(self) -> None:
         """End the step. A failure is logged, and the step might then go on."""
         hears = partial(append, bytearray())
         try:
-            self._run(["sh", "-c", _STOP, "sh", self._place.folder], hears, hears)
+            self._run(spool.stop(self._place.folder), hears, hears)
         except OstlerError as error:
             log.warning("hooks.step_not_ended", pod=self._place.pod, error=type(error).__name__, detail=str(error))
         else:
             log.info("hooks.step_ended", pod=self._place.pod)
 
     def _pass_on(self, data: bytes) -> None:
-        self.seen += len(data)
-        self._output(data)
+        if known := self._unmarked.pass_on(data):
+            self._output(known)
+        with self._arrived:
+            self.seen += len(data)
+            self._arrived.notify_all()
 
-    def _run(
-        self,
-        command: Sequence[str],
-        stdout: Callable[[bytes], None],
-        stderr: Callable[[bytes], None],
-        *,
-        writes_often: bool = False,
-    ) -> int:
-        pod, container = self._place.pod, self._place.container
-        return self._processes.run(pod, container, command, stdout=stdout, stderr=stderr, writes_often=writes_often)
+    def _acknowledgements(self) -> Iterator[bytes]:
+        """Yield what the spool may delete, and the end after the mark. Empty pieces let the thread of the input end.
+
+        A byte has arrived when `output` has accepted it.
+        """
+        told = self.seen
+        while not self._unmarked.ended:
+            with self._arrived:
+                self._arrived.wait_for(self._must_tell(told), _TOLD_AFTER)
+                seen = self.seen
+            # A full spool can have few bytes, if the step wrote them one by one.
+            yield spool.acknowledgement(seen) if seen > told else b""
+            told = seen
+        yield spool.END
+
+    def _must_tell(self, told: int) -> Callable[[], bool]:
+        return lambda: self._unmarked.ended or self.seen - told >= self._size.acknowledged_every
+
+    def _run(self, command: Sequence[str], stdout: Callable[[bytes], None], stderr: Callable[[bytes], None]) -> int:
+        return self._processes.run(self._place.pod, self._place.container, command, stdout=stdout, stderr=stderr)

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from structlog.testing import capture_logs
 
 from container_hooks.conversation import CommandCancelled
 from container_hooks.detached import Place, StepKilled, StepNotStarted, _Step, run_detached
+from container_hooks.spool import Spool, mark_of
 from ostler.clock import Timing
 from ostler.errors import ExecLost, Gone, Retryable
 from tests.waiting import eventually
@@ -53,15 +55,18 @@ class Shells:
         writes_often: bool = False,
     ) -> int:
         del writes_often
-        assert (pod, container, stdin) == ("pod", "job", None)
+        assert (pod, container) == ("pod", "job")
         self.connections += 1
         left = next(self._cuts)
         if left is not None and left < 0:
             raise Retryable("503", status=503)
         words = [*self._shell, *command[1:]]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0) as process:
             assert process.stdout is not None
             assert process.stderr is not None
+            feeder = threading.Thread(target=_feed, args=(process, stdin))
+            feeder.start()
             try:
                 while data := os.read(process.stdout.fileno(), 65_536 if left is None else max(1, left)):
                     if left is not None and left < len(data):
@@ -71,14 +76,31 @@ class Shells:
             except BaseException:
                 process.kill()
                 raise
+            finally:
+                if left is not None:
+                    process.kill()
+                process.wait()
+                feeder.join()
             if left is not None:
-                process.kill()
                 raise ExecLost("cut before the status")
             stderr(process.stderr.read())
-            return process.wait()
+            return process.returncode
 
 
-def run(tmp_path: Path, script: str, shells: Shells, *, patience: float = 60) -> tuple[int, bytes]:
+def _feed(process: subprocess.Popen[bytes], stdin: Iterable[bytes] | None) -> None:
+    """Write the input of a process until its end, as a connection does."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        for piece in stdin or ():
+            process.stdin.write(piece)
+            if process.poll() is not None:
+                break
+    process.stdin.close()
+
+
+def run(
+    tmp_path: Path, script: str, shells: Shells, *, patience: float = 60, size: Spool | None = None
+) -> tuple[int, bytes]:
     """Run a script as a step, and return its exit code and its output."""
     output = bytearray()
     place = Place(pod="pod", container="job", folder=str(tmp_path / "step"))
@@ -90,6 +112,7 @@ def run(tmp_path: Path, script: str, shells: Shells, *, patience: float = 60) ->
         why_ended=lambda: None,
         timing=FAST,
         patience=patience,
+        size=size,
     )
     return code, bytes(output)
 
@@ -107,7 +130,7 @@ def busybox_in(folder: Path) -> str:
     found = shutil.which("busybox")
     if found is None:
         pytest.skip("busybox is not installed")
-    for name in ("sh", "cat", "dd", "head", "mkdir", "mv", "sleep", "stat", "tail"):
+    for name in ("sh", "cat", "dd", "head", "mkdir", "mv", "rm", "sleep", "stat", "tail"):
         (folder / name).symlink_to(found)
     return str(folder)
 
@@ -117,14 +140,15 @@ def test_output_of_any_size_is_followed_without_reading_it_again(
 ) -> None:
     """The file has 1 TiB, which no program can read in the time of a test."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "step" / "ended.4").mkdir(parents=True)
-    with (tmp_path / "step" / "output").open("wb") as output:
+    folder = tmp_path / "step"
+    (folder / "ended.4").mkdir(parents=True)
+    (folder / "out").mkdir()
+    with (folder / "out" / str(10**18)).open("wb") as output:
         output.seek(2**40)
-        output.write(b"the last line\n")
+        output.write(b"the last line\n" + mark_of(str(folder)) + b"\n")
     monkeypatch.setenv("PATH", busybox_in(tmp_path / "bin"))
-    place, shown = Place(pod="pod", container="job", folder=str(tmp_path / "step")), bytearray()
-    step = _Step(Shells(), place, shown.extend)
-    step.seen = 2**40 + 4
+    place, shown = Place(pod="pod", container="job", folder=str(folder)), bytearray()
+    step = _Step(Shells(), place, shown.extend, Spool(), seen=2**40 + 4)
 
     assert (step.follow(), bytes(shown)) == (4, b"last line\n")
 
@@ -137,11 +161,14 @@ def test_step_needs_only_programs_of_busybox(tmp_path: Path, monkeypatch: pytest
 
 
 def test_step_that_fills_the_disk_has_its_exit_code(tmp_path: Path) -> None:
-    """No process can write another byte: the limit of the file size answers as a full disk does."""
-    words = ("sh", "-c", "trap '' XFSZ; exec sh \"$@\"", "sh")
-    shells = Shells(shell=words)
+    """No process can write beyond 512 bytes of a file: the limit of the file size answers as a full disk does."""
+    words = ("sh", "-c", "trap '' XFSZ; ulimit -f 1; exec sh \"$@\"", "sh")
 
-    assert run(tmp_path, "prlimit --pid $PPID --fsize=0 && exit 5", shells) == (5, b"")
+    code, output = run(tmp_path, "head -c 2000 /dev/zero; exit 5", Shells(shell=words))
+
+    assert code == 5
+    assert output.startswith(bytes(512))
+    assert output.endswith(b"a part of the output is missing, because the disk of the container was full\n")
 
 
 def test_step_that_meets_a_full_disk_is_not_started(tmp_path: Path) -> None:
@@ -161,7 +188,8 @@ def test_each_byte_arrives_once_wherever_connections_break(
 ) -> None:
     folder = tmp_path_factory.mktemp("steps")
 
-    assert run(folder, f"echo begun >> {folder}/begun; {NUMBERS}", Shells(cuts)) == (0, ALL_LINES)
+    small = Spool(segments=2, blocks=1)
+    assert run(folder, f"echo begun >> {folder}/begun; {NUMBERS}", Shells(cuts), size=small) == (0, ALL_LINES)
 
     assert (folder / "begun").read_text() == "begun\n"
 

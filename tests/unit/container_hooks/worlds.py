@@ -112,6 +112,7 @@ class FoldersAsContainers:
                 assert process.stdout is not None
                 while chunk := os.read(process.stdout.fileno(), 65536):
                     stdout(chunk)
+                process.wait()
             except BaseException:
                 _kill(process)
                 raise
@@ -132,7 +133,10 @@ def _feed(
     try:
         for chunk in stdin:
             process.stdin.write(chunk)
+            process.stdin.flush()
             sent += len(chunk)
+            if process.poll() is not None:  # an input that waits for the output never ends by itself
+                break
             if cut_after is not None and sent >= cut_after:
                 raise ExecLost("the server closed the connection")  # noqa: TRY301
         process.stdin.close()
