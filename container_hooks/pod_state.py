@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailab
 _NEVER_STARTED = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _LONGEST_REASON = 300
 _SIGNALS = 128
+_DEFAULT_DISK_LIMIT = re.compile(r"ephemeral-storage[^;]* limit for ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,8 @@ def _over(pod: Json, status: Json) -> str | None:
         if ended and not (ended.get("exitCode") == 0 and any(each is container for each in inits)):
             return ended_line(container["name"], ended, memory=memory_limit(pod, container["name"]))
     if status.get("phase") in {"Failed", "Succeeded"}:
-        reason = ": ".join(filter(None, (status.get("reason"), status.get("message"))))
-        return one_line(f"the Pod ended before the job began ({reason or status['phase']})")
+        reason = ": ".join(filter(None, (status.get("reason"), str(status.get("message") or "").strip())))
+        return one_line(f"the Pod ended before the job began ({reason or status['phase']}){_set_by(pod)}")
     return "the Pod was deleted before the job began" if "deletionTimestamp" in pod["metadata"] else None
 
 
@@ -103,6 +105,32 @@ def disruption(pod: Json) -> str | None:
     if status.get("phase") in {"Failed", "Succeeded"}:
         return f"Pod {pod['metadata']['name']} has ended ({status['phase']})"
     return None
+
+
+def ended_pod(pod: Json) -> str | None:
+    """Return one line if the status of the Pod has a reason why it ended, for example `Evicted`."""
+    status: Json = pod.get("status") or {}
+    if not status.get("reason"):
+        return None
+    said = one_line(str(status.get("message") or ""), longest=_LONGEST_REASON)
+    detail = ": ".join(filter(None, (status["reason"], said)))
+    return f"Pod {pod['metadata']['name']} ended ({detail}){_set_by(pod)}"
+
+
+def _set_by(pod: Json) -> str:
+    """Return which object set the limit of disk space that a Pod has exceeded, if it was a LimitRange.
+
+    The admission plugin LimitRanger writes into an annotation which fields it has set, but not the name of the object.
+    """
+    status, metadata = pod["status"], pod["metadata"]
+    said = (metadata.get("annotations") or {}).get("kubernetes.io/limit-ranger") or ""
+    if status.get("reason") != "Evicted" or not _DEFAULT_DISK_LIMIT.search(said):
+        return ""
+    namespace = metadata.get("namespace") or "NAMESPACE"
+    return (
+        "; a LimitRange of the namespace set this limit: raise its default of ephemeral-storage "
+        f"(kubectl get limitrange --namespace {namespace}), or set resources.ephemeralStorageLimit of the pool"
+    )
 
 
 def memory_limit(pod: Json, name: str) -> str | None:

@@ -12,7 +12,7 @@ from container_hooks.archives import below
 from container_hooks.copies import JOB
 from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
 from container_hooks.failures import HookFailed, failure_of
-from container_hooks.pod_state import container_end, disruption, ended_line, memory_limit, signal_of
+from container_hooks.pod_state import container_end, disruption, ended_line, ended_pod, memory_limit, signal_of
 from container_hooks.ports import World
 from container_hooks.scripts import EXTERNALS, FILE_COMMANDS, pack, pack_present
 from k8s_adapters.calls.client import Json, object_path
@@ -103,9 +103,8 @@ def _why_ended(world: World, pod: str) -> str | None:
         return None
     if "deletionTimestamp" in found["metadata"]:
         return f"Pod {pod} is being deleted"
-    status: Json = found.get("status") or {}
-    if (reason := status.get("reason")) is not None:
-        return f"Pod {pod} ended ({reason})"
+    if (over := ended_pod(found)) is not None:
+        return over
     ended = container_end(found, JOB)
     if ended is not None:
         return ended_line(JOB, ended, memory=memory_limit(found, JOB))

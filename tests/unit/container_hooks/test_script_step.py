@@ -153,6 +153,34 @@ def test_pod_that_kubernetes_ends_is_not_waited_for(stage: Stage, found: Json, s
     assert f"the step has no exit code: Pod {JOB_POD} {says}" in stage.log.errors[0]
 
 
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ("cpu, ephemeral-storage request for container job; ephemeral-storage, memory limit for container job", True),
+        ("ephemeral-storage request for container job; cpu limit for container job", False),
+        (None, False),
+    ],
+    ids=["limit", "request only", "no LimitRange"],
+)
+def test_eviction_by_the_limit_of_a_limit_range_names_it(stage: Stage, said: str | None, *, named: bool) -> None:
+    """The message of the kubelet and the annotation of the admission plugin have the texts of Kubernetes 1.36."""
+    run = script(stage, "true")
+    stage.exec.faults = {len(stage.exec.ran) + 1: "lost before"}
+    if said is not None:
+        annotation = {"kubernetes.io/limit-ranger": f"LimitRanger plugin set: {said}"}
+        stage.api.objects["pods", JOB_POD]["metadata"].setdefault("annotations", {}).update(annotation)
+    message = "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": message}
+    stage.api.statuses = [evicted, evicted]
+
+    assert stage.run("run_script_step", step(run)) == 137
+
+    line = stage.log.errors[0]
+    assert "exceeds the total limit of containers 1Gi" in line
+    assert ("a LimitRange of the namespace set this limit" in line) == named
+    assert ("kubectl get limitrange --namespace runners" in line) == named
+
+
 @pytest.mark.parametrize(("step_code", "code"), [(0, 1), (4, 4)])
 def test_failed_copy_back_is_an_error(stage: Stage, step_code: int, code: int) -> None:
     run = script(stage, f"rm -r ../../_temp/_runner_file_commands; exit {step_code}")
