@@ -48,7 +48,8 @@ class Refused(OstlerError):
 class Session:
     """Access of one command to its runner.
 
-    `environment` has the folders of the job, as the runner named them. `alone` returns whether no other command runs.
+    `environment` has the folders of the job, as the runner named them. `alone` returns whether no other command has
+    begun. If so, no other command begins before the end of this one.
     """
 
     conversation: Conversation
@@ -84,13 +85,18 @@ def command_of(content: bytes) -> str:
     return command
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Command:
-    """One command of the runner, from its request until its result was read."""
+    """One command of the runner, from its request until its result was read.
+
+    `began` is true when the command does not wait for others any more. `alone` is true if others wait for its end.
+    """
 
     id: str
     name: str
     conversation: Conversation
+    began: bool = False
+    alone: bool = False
 
 
 class Desk:
@@ -208,7 +214,7 @@ class Desk:
         conversation, step, told = own.conversation, 0.2, False
         began = time.monotonic()
         cancelled: dict[str, float] = {}  # seconds that this command has waited for each cancelled one
-        while others := self._in_the_way(own):
+        while others := self._begin_unless(own):
             waited = time.monotonic() - began
             for each in others:
                 if each.conversation.cancelled:
@@ -222,6 +228,7 @@ class Desk:
             if max(cancelled.values(), default=0) > self._limits.stuck:
                 living = [each for each in self._running() if each is not own and not each.conversation.cancelled]
                 if living and own.name in STEPS:  # a restart would end them too
+                    own.began = True
                     return
                 log.error("hooks.command_stuck", waiting=own.name, waited_seconds=waited)
                 self._restart()
@@ -232,9 +239,24 @@ class Desk:
                 conversation.log.line(f"ostler: {own.name} waits for {len(others)} earlier commands to end ({names})")
             conversation.timing.sleep(step)
 
-    def _in_the_way(self, own: _Command) -> Sequence[_Command]:
-        """Return the earlier commands that must end before this one begins."""
-        earlier = list(takewhile(lambda each: each is not own, self._running()))
+    def _begin_unless(self, own: _Command) -> Sequence[_Command]:
+        """Return the earlier commands that must end before this one begins. If there are none, this one begins."""
+        with self._lock:
+            running = [each for each in self._commands.values() if not each.conversation.ended]
+            found = self._in_the_way(own, running)
+            own.began = not found
+        return found
+
+    def _is_alone(self, own: _Command) -> bool:
+        """Return whether no other command has begun. The later ones then wait for the end of this one."""
+        with self._lock:
+            own.alone = not any(
+                each.began for each in self._commands.values() if each is not own and not each.conversation.ended
+            )
+        return own.alone
+
+    def _in_the_way(self, own: _Command, running: Sequence[_Command]) -> Sequence[_Command]:
+        earlier = list(takewhile(lambda each: each is not own, running))
         if own.name not in STEPS:
             return earlier
         if len(earlier) >= self._limits.at_once:
@@ -243,7 +265,10 @@ class Desk:
         return [
             each
             for each in earlier
-            if each.name not in STEPS - alone or each.conversation.cancelled or each.conversation.silence() > _PAUSE
+            if each.name not in STEPS - alone
+            or each.alone
+            or each.conversation.cancelled
+            or each.conversation.silence() > _PAUSE
         ]
 
     def _start(self, name: str, content: bytes, environment: Mapping[str, str]) -> str:
@@ -253,7 +278,7 @@ class Desk:
         self._since = self._shown = 0
         self._commands[own.id] = own
         self._last = name
-        session = Session(own.conversation, environment, lambda: self._running() == [own])
+        session = Session(own.conversation, environment, lambda: self._is_alone(own))
         threading.Thread(target=self._run, args=(own, content, session, unshown), daemon=True).start()
         return own.id
 

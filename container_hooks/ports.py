@@ -129,7 +129,8 @@ class World:
     """Everything that the commands use: the API server, the files of the runner, processes in Pods, and the log.
 
     `pod` and `uid` identify the runner Pod, and `pool` is the name of its pool.
-    All commands of a runner Pod share one `ledger`. `alone` returns whether no other command of this runner Pod runs.
+    All commands of a runner Pod share one `ledger`. `alone` returns whether no other command of this runner Pod has
+    begun. If so, no other command begins before the end of this one.
     """
 
     client: KubeClient

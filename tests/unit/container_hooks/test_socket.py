@@ -362,6 +362,54 @@ def test_one_step_in_a_container_of_its_own_runs_at_a_time(folder: Path, steps: 
         assert [hook.end().code for hook in (first, second, third)] == [1, 2, 3]
 
 
+def test_command_that_waits_does_not_count_as_running(folder: Path, steps: Steps) -> None:
+    """A second Docker action waits for the first, so the first may replace the whole workspace of the job."""
+    alone: list[bool] = []
+    replacing, replaced = threading.Event(), threading.Event()
+
+    def execute(given: Json, session: Session) -> int:
+        code = steps(given, session)
+        if code == 1:
+            alone.append(session.alone())
+            replacing.set()
+            assert replaced.wait(30)
+        return code
+
+    with serving(folder, execute, limits=replace(QUICK, told=0.5, silent_when_wanted=60)) as sidecar:
+        first = steps.start(sidecar, 1, command="run_container_step")
+        second = sidecar.start({"command": "run_container_step", "args": {"number": 2}})
+        assert second.process.stdout is not None
+        assert "waits for" in second.process.stdout.readline()
+        steps.released |= {1, 2, 3}
+        assert replacing.wait(30)
+        third = sidecar.start({**STEP, "args": {"number": 3}})
+        assert third.process.stdout is not None
+        assert "waits for" in third.process.stdout.readline()  # its files would be lost
+        replaced.set()
+
+        assert [hook.end().code for hook in (first, second, third)] == [1, 2, 3]
+    assert alone == [True]
+
+
+def test_step_that_runs_beside_a_docker_action_keeps_its_files(folder: Path, steps: Steps) -> None:
+    alone: list[bool] = []
+
+    def execute(given: Json, session: Session) -> int:
+        code = steps(given, session)
+        alone.append(session.alone())
+        return code
+
+    with serving(folder, execute) as sidecar:
+        first = steps.start(sidecar, 1, command="run_container_step")
+        beside = steps.start(sidecar, 2)
+        steps.released |= {1}
+        assert first.end().code == 1
+        steps.released |= {2}
+        assert beside.end().code == 2
+
+    assert alone == [False, True]
+
+
 def test_files_of_two_steps_do_not_mix(folder: Path, tmp_path: Path) -> None:
     together = threading.Barrier(2, timeout=30)
 
