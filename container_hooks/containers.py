@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from container_hooks.copies import JOB
 from container_hooks.inputs import Container, ContainerStep, PrepareJob, Service, variables_of
 from container_hooks.options import Options, parse_options
 from container_hooks.port_mappings import container_ports
-from container_hooks.scripts import EXTERNALS, GITHUB, WORK, words
+from container_hooks.scripts import EXTERNALS, GITHUB, HOME, WORK, words
 from k8s_adapters.calls.client import Json
 
 _KEEP_ALIVE = ("tail", ("-f", "/dev/null"))
 _LONGEST_NAME = 63
 _MOST_SCRATCH = 32
+_HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OURS = (WORK, EXTERNALS, GITHUB, "/var/run", "/proc", "/sys", "/dev")
 
 
@@ -102,7 +104,15 @@ def _base_name(image: str) -> str:
 
 
 def _service(given: Service, name: str) -> Plan:
-    return _plan(given, name, f"service {given.context_name[:60]}", keeps_alive=False, context=given.context_name)
+    plan = _plan(given, name, f"service {given.context_name[:60]}", keeps_alive=False, context=given.context_name)
+    if not is_host(given.context_name):
+        plan.options.ignored.append(f"host name {given.context_name[:60]}, use localhost")
+    return plan
+
+
+def is_host(name: str) -> bool:
+    """Return whether the hosts file of a Pod can have this name. Docker also accepts capitals and `_`."""
+    return _HOST.fullmatch(name) is not None
 
 
 def _plan(given: Container, name: str, called: str, *, keeps_alive: bool, context: str | None = None) -> Plan:
@@ -110,10 +120,14 @@ def _plan(given: Container, name: str, called: str, *, keeps_alive: bool, contex
     entry_point = given.entry_point or options.entrypoint
     command: tuple[str, ...] = (entry_point,) if entry_point else ()
     args = tuple(words(given.entry_point_args))
+    if keeps_alive and options.entrypoint:
+        options.ignored.append("--entrypoint")
     if keeps_alive and not given.entry_point:
         command, args = (_KEEP_ALIVE[0],), _KEEP_ALIVE[1]
     environment = {**variables_of(given), **options.environment}
-    environment.pop("HOME", None)  # the folder of the runner does not exist in the container
+    home = environment.pop("HOME", None)  # the folder of the runner does not exist in the container
+    if home is not None and home != f"{GITHUB}/home" and posixpath.basename(home) != HOME:
+        options.ignored.append("variable HOME")
     scratch, dropped = _scratch(given)
     options.ignored += dropped
     return Plan(

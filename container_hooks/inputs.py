@@ -180,8 +180,8 @@ def _check(command: Command, found: PrepareJob | ScriptStep | ContainerStep) -> 
     elif isinstance(found, ContainerStep):
         if found.dockerfile:
             raise HookFailed(
-                "run_container_step: actions with a Dockerfile cannot be built in this runner; "
-                "publish the image and refer to it by `docker://`"
+                "run_container_step: an action with a Dockerfile is not built in this pool; use a pool with "
+                "containers.mode dind, or publish the image and refer to it by `docker://`"
             )
         if not found.image:
             raise HookFailed("run_container_step: the step has no image; set `image` of the action")

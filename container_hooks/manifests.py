@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from container_hooks.containers import Plan
+from container_hooks.containers import Plan, is_host
 from container_hooks.copies import JOB
 from container_hooks.options import Health
 from container_hooks.resources import Share
@@ -23,7 +23,6 @@ USER = 1001
 """User and group of a container without `--user`. It is the user `runner` of the runner image."""
 
 _VOLUMES = {"work": WORK, "externals": EXTERNALS, "github": GITHUB}
-_HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,180}")
 _PUBLIC = frozenset({"CI", "GITHUB_ACTIONS"})
 _DISK = "ephemeral-storage"
@@ -65,7 +64,7 @@ def job_pod(
     _add_volumes(spec, plans)
     if pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
-    hosts = [each.context for each in plans if each.context is not None and _HOST.fullmatch(each.context)]
+    hosts = [each.context for each in plans if each.context is not None and is_host(each.context)]
     if hosts:
         # Docker resolves the key of a service to its container. All containers of this Pod share `localhost`.
         spec["hostAliases"] = [{"ip": "127.0.0.1", "hostnames": hosts}]

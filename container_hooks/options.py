@@ -75,6 +75,8 @@ def parse_options(text: str | None, *, of: str) -> Options:
         else:
             _SETTERS[name](found, _required(name, value, of), of)
     found.health = _health(health, of)
+    if found.health is None:  # the check of the image, which they would change, does not exist in a Pod
+        found.ignored += [name for name in health if name != "--health-cmd"]
     return found
 
 
