@@ -152,7 +152,7 @@ def _copy_back(world: World, *, job: str, pod: str, workspace: str, own: FileCom
         pack=own.pack(_FILE_COMMANDS),
         folder=f"{world.settings.work}/_temp/{FILE_COMMANDS}",
         what="Copy of the step's file commands to the runner",
-        keep=lambda entry: "/" not in entry.name and entry.is_file,
+        keep=own.may_return,
     )
 
 

@@ -27,7 +27,7 @@ _PAUSE = 1.0  # seconds before a call is repeated, multiplied by the number of t
 _AHEAD = 16  # maximum number of chunks that wait between the two ends of a copy
 _SILENT_FOR = 300.0  # seconds without a chunk after which a copy fails
 _CHECKED = 1.0  # seconds between two checks whether a command that waits for a chunk was cancelled
-_LONGEST_LINE = 4096  # bytes of a line of a listing
+_LONGEST_LINE = 256  # bytes of a line of a listing
 _STOPS_WITHIN = 10.0  # seconds to wait, at the end of a copy, for the thread that reads the archive
 _LONGEST_STDERR = 2000
 _MIB = 1024 * 1024
@@ -131,7 +131,8 @@ def _unpack(
     keep: Keep,
     extra: dict[str, bytes] | None,
 ) -> Tally:
-    tally, listing, errors = Tally(), Listing(), bytearray()
+    tally, errors = Tally(), bytearray()
+    listing = Listing(most=lambda: tally.files)
     source = _Guarded(_reported(world, passed(chunks, keep=keep, tally=tally, extra=extra), tally, what))
     code = world.exec.run(
         pod, JOB, command, stdin=source, stdout=listing.read, stderr=lambda data: append(errors, data)
@@ -154,9 +155,11 @@ class Listing:
     """Parser of the listing of the files that arrived. It counts the files and their bytes.
 
     Each line of the listing has the link count, the inode and the size of a file. A file with several links counts
-    once. The archive also contains the content of such a file only once.
+    once. The archive also contains the content of such a file only once. A listing with more files than `most` returns
+    is an error, because the container could otherwise fill the memory with inodes.
     """
 
+    most: Callable[[], int]
     files: int = 0
     content: int = 0
     _rest: bytes = b""
@@ -165,10 +168,11 @@ class Listing:
     def read(self, data: bytes) -> None:
         """Read a piece of the listing."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            raise HookFailed(
-                f"the listing of the copied files is wrong: a line has more than {_LONGEST_LINE} bytes; {_TOOLS}"
-            )
+        for line in (*lines, self._rest):
+            if len(line) > _LONGEST_LINE:
+                raise HookFailed(
+                    f"the listing of the copied files is wrong: a line has more than {_LONGEST_LINE} bytes; {_TOOLS}"
+                )
         for line in lines:
             self._count(line)
 
@@ -188,6 +192,8 @@ class Listing:
             self._seen.add(inode)
         self.files += 1
         self.content += int(size)
+        if self.files > self.most():
+            raise HookFailed(f"the listing of the copied files has more than the {self.most()} files that were sent")
 
 
 class _Guarded(Iterator[bytes]):

@@ -54,7 +54,7 @@ def run_script_step(given: ScriptStep, *, world: World) -> int:
             pack=own.pack(f"{TEMP}/{FILE_COMMANDS}"),
             folder=f"{world.settings.work}/_temp/{FILE_COMMANDS}",
             what=_BACK,
-            keep=lambda entry: "/" not in entry.name and entry.is_file,
+            keep=own.may_return,
         )
     except HookFailed as error:
         raise HookFailed(str(error), code=code or error.code) from error

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from container_hooks.archives import below
+from container_hooks.archives import Entry, below
 from container_hooks.copies import JOB
 from container_hooks.detached import Place, StepKilled, StepNotStarted, run_detached
 from container_hooks.failures import HookFailed, failure_of
@@ -40,6 +40,13 @@ class FileCommands:
     def has(self, path: str) -> bool:
         """Return whether a path, relative to `_temp`, is one of the files."""
         return below(path, FILE_COMMANDS) and (not self.names or path.removeprefix(f"{FILE_COMMANDS}/") in self.names)
+
+    def may_return(self, entry: Entry) -> bool:
+        """Return whether an entry of the archive that a container returns is one of the files.
+
+        The archive is written by programs of the image, which must not replace the files of another step.
+        """
+        return entry.is_file and "/" not in entry.name and (not self.names or entry.name in self.names)
 
     def pack(self, folder: str) -> list[str]:
         """Return a command that writes an archive of the files in `folder` to its output."""

@@ -1,4 +1,4 @@
-"""Copies from containers that send nothing, or a listing without an end."""
+"""Copies from containers that send nothing, or a listing that is too long."""
 
 from __future__ import annotations
 
@@ -54,7 +54,17 @@ def test_copy_from_a_silent_container_fails_after_a_while(tmp_path: Path, monkey
 
 
 def test_listing_without_an_end_of_line_is_not_stored() -> None:
-    listing = copies.Listing()
+    listing = copies.Listing(most=lambda: 100)
 
     with pytest.raises(HookFailed, match="a line has more than"):
         listing.read(bytes(5000))
+
+
+def test_listing_with_more_files_than_were_sent_is_not_stored() -> None:
+    """A hostile container lists files with many links, whose inodes are stored."""
+    listing = copies.Listing(most=lambda: 3)
+
+    with pytest.raises(HookFailed, match="more than the 3 files that were sent"):
+        listing.read(b"2 1 1\n2 2 1\n2 3 1\n2 4 1\n2 5 1\n")
+
+    assert listing.files == 4

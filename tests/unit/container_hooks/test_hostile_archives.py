@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import struct
 import subprocess
 import tempfile
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from container_hooks.archives import Entry, below, passed
+from container_hooks.archives import Entry, Tally, below, passed
 from container_hooks.failures import HookFailed
 
 FOLDER = "commands"
@@ -196,6 +198,38 @@ def test_second_copy_does_not_follow_a_link_of_the_first_copy(tmp_path: Path, co
 
     assert (home / "run.sh").read_text() == "own"
     assert not (target / "link").is_symlink()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        header(f"{FOLDER}/bomb", b"S", 512) + bytes(512),
+        pax(("path", f"{FOLDER}/bomb"), *sparse(f"{FOLDER}/bomb")) + header("x", size=0),
+        pax(("GNU.sparse.map", "0,1"), ("GNU.sparse.size", str(2**50))) + header(f"{FOLDER}/bomb", size=1) + bytes(512),
+    ],
+    ids=["old GNU format", "pax format 1.0", "pax format 0.1"],
+)
+def test_sparse_file_is_refused(raw: bytes) -> None:
+    """A few bytes would become a file of any size."""
+    with pytest.raises(HookFailed, match=r"sparse file|unknown kind"):
+        list(passed([raw, bytes(1024)]))
+
+
+def test_archive_with_very_many_entries_needs_little_memory() -> None:
+    """The entries are empty, so each of them costs the sender only its header."""
+    count, tally = 100_000, Tally()
+    entry, folder = header(f"{FOLDER}/a"), header(f"{FOLDER}/b", b"5")
+    chunks = itertools.chain(itertools.repeat((entry + folder) * 50, count // 100), [bytes(1024)])
+
+    tracemalloc.start()
+    try:
+        seen = sum(len(piece) for piece in passed(chunks, tally=tally))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (tally.files, seen) == (count // 2, 512 * count + 1024)
+    assert most < 2 * 1024 * 1024
 
 
 INSIDE = st.sampled_from(

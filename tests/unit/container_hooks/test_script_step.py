@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from k8s_adapters.calls.client import Json
 from tests.unit.container_hooks.api import ended
+from tests.unit.container_hooks.test_hostile_archives import header
 from tests.unit.container_hooks.worlds import JOB_POD, Stage, container, step
 
 
@@ -84,6 +87,40 @@ def test_links_of_a_container_are_not_unpacked_in_the_runner(stage: Stage) -> No
 
     assert not (stage.work / "_temp" / "_runner_file_commands" / "out").exists()
     assert (stage.work / "_temp" / "_runner_file_commands" / "set_env_1").read_text() == "ok\n"
+
+
+def test_archive_of_a_hostile_container_replaces_no_file_of_another_step(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tar` of the image writes an archive with the files of the other steps, and with entries of every kind."""
+    folder = stage.work / "_temp" / "_runner_file_commands"
+    for name in ("set_output_1", "set_output_2"):
+        (folder / name).write_text("")
+    (folder / "set_output_2").write_text("B=2\n")
+    entries = [("set_output_2", b"0"), ("../escaped", b"0"), ("/escaped", b"0"), ("set_output_1/x", b"0")]
+    entries += [(name, bytes([kind])) for name in ("set_output_1", "link") for kind in b"123456"]
+    archive = b"".join(header(name, kind, target="/etc/passwd") for name, kind in entries)
+
+    def write(*_words: object, stdout: Callable[[bytes], None], **_streams: object) -> int:
+        stdout(archive + header("set_output_1", size=4) + b"A=1\n".ljust(512, b"\0") + bytes(1024))
+        return 0
+
+    run = script(stage, "true")
+    real = stage.exec.run
+
+    def hostile(pod: str, container: str, command: Sequence[str], **streams: Any) -> int:
+        packs = command[-1] == "set_output_1" and "tar -cf" in " ".join(command)
+        return write(**streams) if packs else real(pod, container, command, **streams)
+
+    monkeypatch.setattr(stage.exec, "run", hostile)
+    variables = {"GITHUB_OUTPUT": "/__w/_temp/_runner_file_commands/set_output_1"}
+
+    assert stage.run("run_script_step", step(run, environmentVariables=variables)) == 0
+
+    found = {each.name: each.read_text() for each in folder.glob("*_output_*")}
+    assert found == {"set_output_1": "A=1\n", "set_output_2": "B=2\n"}
+    assert not (folder / "link").exists()
+    assert not list(stage.folder.rglob("escaped"))
 
 
 def test_killed_step_says_which_signal(stage: Stage) -> None:

@@ -410,6 +410,34 @@ def test_step_that_runs_beside_a_docker_action_keeps_its_files(folder: Path, ste
     assert alone == [False, True]
 
 
+def test_command_cannot_be_read_or_cancelled_without_its_whole_id(folder: Path, tmp_path: Path, steps: Steps) -> None:
+    """A hostile job knows the id of its own step, and of a step in another Pod. It guesses those of the others."""
+    elsewhere = tmp_path / "another Pod"
+    elsewhere.mkdir()
+    with serving(folder, steps, limits=replace(QUICK, silent=600)) as sidecar, serving(elsewhere, steps) as other:
+        hooks = [steps.start(sidecar, number) for number in (1, 2)]
+        assert sidecar.server is not None
+        ids = list(sidecar.server.desk._commands)
+        foreign = other.ask("/run", "--data-binary", json.dumps(STEP)).removeprefix("run ")
+        guesses = ["", "0" * 16, ids[0][:-1], ids[0] + "0", ids[0].upper() + "x", foreign, "%00", "*"]
+        for guess in guesses:
+            for path, options in (
+                (f"/next?id={guess}&status=0", ()),
+                (f"/log?id={guess}", ()),
+                (f"/body?id={guess}", ()),
+                (f"/files?id={guess}", ("--upload-file", "/dev/null", "--header", "Transfer-Encoding: chunked")),
+                (f"/run?id={guess}", ("--request", "DELETE")),
+            ):
+                assert sidecar.ask(path, *options).startswith("refused the sidecar of container jobs was restarted")
+        assert steps.cancelled == set()
+        assert sidecar.server.desk.refused() == 5 * len(guesses)
+        steps.released |= {1, 2}
+        ended = [hook.end() for hook in hooks]
+
+    assert [each.code for each in ended] == [1, 2]
+    assert not any(known in each.output for each in ended for known in ids)
+
+
 def test_files_of_two_steps_do_not_mix(folder: Path, tmp_path: Path) -> None:
     together = threading.Barrier(2, timeout=30)
 

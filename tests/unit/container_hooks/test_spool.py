@@ -148,6 +148,7 @@ def test_process_in_the_background_neither_delays_the_end_nor_is_killed_by_it(tm
         pass
     pid = int((tmp_path / "pid").read_text())
     try:
+        eventually(alive.exists, "the process in the background does not run")
         before = alive.stat().st_size
         eventually(lambda: alive.stat().st_size > before + 20, "the process in the background was killed")
         assert codes == [0]
