@@ -230,6 +230,12 @@ def test_series_detect_a_wrong_rule(tmp_path: Path, alert: str, was: str, wrong:
         run_promtool(tmp_path, rules, stories)
 
 
+def test_a_watch_that_nobody_scrapes_counts_as_down(tmp_path: Path) -> None:
+    case = CASES["OstlerWatchDown"]
+    unrelated = {'ostler_watch_connected_since{pod="a"}': "1x100"}
+    run_promtool(tmp_path, RULES, [story("OstlerWatchDown", unrelated, {AT: True}, case)])
+
+
 def test_chart_and_command_give_the_same_rules_with_the_address_of_the_runbooks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
