@@ -6,7 +6,7 @@ import contextlib
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -131,6 +131,28 @@ def failed_step_ends_the_job_and_leaves_nothing(fleet: ContainerFleet) -> None:
 
     assert fleet.conclusion(job, within=300) == "failure"
     fleet.wait_for_failure("run_script_step ended with 3", fleet.pod_of(job))
+    fleet.wait_until_nothing_is_left()
+
+
+BACKGROUND_STEPS: Sequence[Mapping[str, Any]] = (
+    {"id": "server", "background": True, "run": "echo > up; exec sleep 600"},
+    {"id": "first", "background": True, "run": "until [ -e second ]; do sleep 0.2; done; echo A=1 >> $GITHUB_ENV"},
+    {"id": "second", "background": True, "run": "echo > second; echo B=2 >> $GITHUB_ENV"},
+    {"run": "until [ -e up ] && [ -e second ]; do sleep 0.2; done"},
+    {"cancel": "server"},
+)
+"""Three steps in the background. Two wait for each other or for nothing, and one ends only if it is cancelled."""
+
+
+def background_steps_run_at_once_and_one_is_cancelled(fleet: ContainerFleet) -> None:
+    [job] = fleet.queue(services={}, steps=BACKGROUND_STEPS)
+
+    fleet.succeed(job)
+
+    ends = [
+        (each["command"], each["status"]) for each in fleet.events("hook_ended") if each["pod"] == fleet.pod_of(job)
+    ]
+    assert sorted(status for command, status in ends if command == "run_script_step") == [0, 0, 0, 143]
     fleet.wait_until_nothing_is_left()
 
 

@@ -90,6 +90,10 @@ def test_job_with_services_and_an_action_succeeds_and_leaves_nothing(fleet: Cont
     container_jobs.whole_job_succeeds_and_leaves_nothing(fleet)
 
 
+def test_background_steps_run_at_once_and_one_is_cancelled(fleet: ContainerFleet) -> None:
+    container_jobs.background_steps_run_at_once_and_one_is_cancelled(fleet)
+
+
 def test_failed_step_ends_the_job_and_leaves_nothing(fleet: ContainerFleet) -> None:
     container_jobs.failed_step_ends_the_job_and_leaves_nothing(fleet)
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ class ContainerJob:
     """One job whose steps run in containers.
 
     `definition` has `container` and `services` (image, env, options, ports, credentials), and `steps`. A step has
-    either `run`, a script for the job's container, or `image`, `entrypoint` and `args` of a container of its own.
+    either `run`, a script for the job's container, or `image`, `entrypoint` and `args` of a container of its own. With
+    `background` and an `id`, it runs beside the later steps. A step with only `cancel: ID` ends it. At the end of the
+    job, the remaining ones are awaited.
     `say` writes one event. `lost` is set when GitHub no longer knows the job.
     """
 
@@ -41,6 +43,7 @@ class ContainerJob:
         self._temp = self._work / "_temp"
         self._state: Json = {}
         self._variables: dict[str, str] = {}
+        self._background: dict[str, Background] = {}
 
     def run(self) -> str:
         """Execute the job and return its conclusion: `success`, `failure` or `lost`."""
@@ -49,7 +52,9 @@ class ContainerJob:
             with self._cleaned_up():
                 self._prepare()
                 for step in self._definition.get("steps", ()):
-                    self._step(step)
+                    self._begin(step)
+                for each in self._background.values():
+                    each.wait()
         except HookFailed as error:
             self._say("hook_failed", what=str(error)[-_SHOWN:])
             return "lost" if self._lost.is_set() else "failure"
@@ -113,7 +118,16 @@ class ContainerJob:
         ]
         return {"systemMountVolumes": listed}
 
-    def _step(self, step: Json) -> None:
+    def _begin(self, step: Json) -> None:
+        """Execute a step, start it in the background, or cancel one."""
+        if "cancel" in step:
+            self._background.pop(step["cancel"]).cancel()
+        elif step.get("background"):
+            self._background[step["id"]] = Background(lambda mine: self._step(step, mine))
+        else:
+            self._step(step)
+
+    def _step(self, step: Json, background: "Background | None" = None) -> None:
         folder = self._temp / "_runner_file_commands"
         files = {name: folder / f"{name.lower()}_{uuid.uuid4()}" for name in _FILE_COMMANDS}
         for file in files.values():
@@ -131,7 +145,7 @@ class ContainerJob:
                 "workingDirectory": workspace,
                 **self._mounts(),
             }
-            self._hook("run_container_step", arguments)
+            self._hook("run_container_step", arguments, background)
         else:
             script = self._temp / f"{uuid.uuid4()}.sh"
             script.write_text(step["run"])
@@ -142,10 +156,10 @@ class ContainerJob:
                 "prependPath": step.get("prependPath", []),
                 "workingDirectory": workspace,
             }
-            self._hook("run_script_step", arguments)
+            self._hook("run_script_step", arguments, background)
         self._variables |= _assignments(files["GITHUB_ENV"].read_text())
 
-    def _hook(self, command: str, arguments: Json) -> Json:
+    def _hook(self, command: str, arguments: Json, background: "Background | None" = None) -> Json:
         """Run one hook command and return its answer. Only `prepare_job` must write an answer."""
         file = self._temp / "_runner_hook_responses" / f"{uuid.uuid4()}.json"
         given = {"command": command, "responseFile": str(file), "state": self._state, "args": arguments}
@@ -163,6 +177,8 @@ class ContainerJob:
             env=environment,
             start_new_session=True,
         )
+        if background is not None:
+            background.process = process
         ended = threading.Event()
         watcher = threading.Thread(target=_kill_when, args=(process, self._lost, ended), daemon=True)
         if command != "cleanup_job":
@@ -181,6 +197,35 @@ class ContainerJob:
         except (OSError, ValueError) as error:
             raise HookFailed(f"{command} wrote no response file: {error}") from error
         return answer
+
+
+class Background:
+    """A step that runs beside others. `execute` gets this object, and stores the process of its hook here."""
+
+    def __init__(self, execute: Callable[["Background"], None]) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self._execute = execute
+        self._error: HookFailed | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._execute(self)
+        except HookFailed as error:
+            self._error = error
+
+    def cancel(self) -> None:
+        """End the step as GitHub's runner does, by a signal to the hook. Its result does not count."""
+        if self.process is not None:
+            self.process.terminate()
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Wait for the end of the step. Raises `HookFailed` if it failed."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
 
 
 def _kill_when(process: "subprocess.Popen[bytes]", lost: threading.Event, ended: threading.Event) -> None:
