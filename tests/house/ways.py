@@ -38,5 +38,10 @@ def ways() -> dict[str, list[str]]:
 
 
 def _crossed(record: Path, way: str) -> list[str]:
-    lines = {line for path in record.iterdir() for line in path.read_text().splitlines()}
-    return sorted(line.split()[1] for line in lines if line.split()[0] == way)
+    """Return the packages of a way, each with its modules."""
+    lines = {tuple(line.split()) for path in record.iterdir() for line in path.read_text().splitlines()}
+    found: dict[str, list[str]] = {}
+    for each, package, module in sorted(lines):
+        if each == way:
+            found.setdefault(package, []).append(module)
+    return [f"{package}: {', '.join(modules)}" for package, modules in found.items()]
