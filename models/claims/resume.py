@@ -50,10 +50,7 @@ def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime 
     if it is not done by its new due time.
 
     `heads` maps each queue to the time at which its oldest waiting message was sent, or to None if no message waits. A
-    step that was due before that time is lost, because its message has left the queue. A step that was due later is
-    skipped, because its message might still wait in the queue. A second message would make the queue longer, and a
-    raised chain number would make the waiting message useless. A queue with waits above `due_after` seconds would then
-    never become empty.
+    step that was due later than that is skipped, because its message might still wait in the queue.
     """
     rows = claim_leases.raise_chains(db, limit=PAGE, due_after=due_after, heads=heads, now=now)
     for row in rows:
@@ -63,23 +60,21 @@ def claim_due(db: Connection, *, due_after: float, heads: Mapping[str, datetime 
 
 
 def begin_unstamps(db: Connection, *, unstamp_after: float, now: datetime, who: str) -> list[int]:
-    """Begin the un-stamp of minted claims whose Pod stopped polling, and return these claims.
+    """Begin the un-stamp of minted claims whose Pod stopped polling for `unstamp_after` seconds.
 
-    The stamp might have cut off the Pod from Ostler. After the commit, no JIT is delivered to the Pod until the
-    un-stamp is confirmed or cancelled. Two conditions show that a Pod has stopped polling. Its JIT was minted more than
-    `unstamp_after` seconds ago. The Pod has no offer, or its last offer expired more than `unstamp_after` seconds ago.
-
-    At most `UNSTAMPS` claims are returned. A claim that is leased, or that another session has locked, is left to the
-    next run (law L14). No claim is returned while the rows are not trusted, for two reasons. A crash of Postgres
-    deletes all offers, so a Pod that still polls looks like a Pod that stopped polling. After a restore, a claim can
-    look minted although its JIT was delivered, and the Pod of such a claim does not poll any more.
+    Return at most `UNSTAMPS` claims. The stamp might have cut off the Pod from Ostler. After the commit, no JIT is
+    delivered to the Pod until the un-stamp is confirmed or cancelled.
     """
     rows = db.execute(
         text(f"""
             SELECT c.id FROM claims c LEFT JOIN offers o ON o.pod_uid = c.pod_uid
             WHERE c.ended_at IS NULL AND c.state = 'minted' AND c.stamp IN ('on', 'gave_up')
               AND c.minted_at < :before AND (o.until IS NULL OR o.until < :before)
-              AND (c.leased_until IS NULL OR c.leased_until < :now) AND {epochs.TRUSTED}
+              AND (c.leased_until IS NULL OR c.leased_until < :now)
+              -- A crash of Postgres deletes all offers, so a Pod that still polls looks like one that stopped. After a
+              -- restore, a claim can look minted although its JIT was delivered: such a Pod does not poll any more.
+              AND {epochs.TRUSTED}
+            -- Another session has the lock of a skipped claim. It is left to the next run (law L14).
             ORDER BY c.id LIMIT :limit FOR NO KEY UPDATE OF c SKIP LOCKED
         """),
         {"before": now - timedelta(seconds=unstamp_after), "now": now, "limit": UNSTAMPS},

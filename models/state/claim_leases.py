@@ -257,9 +257,8 @@ def raise_chains(
 
     The claims become due again after `due_after` seconds. A claim is also marked as stalled if its process or its
     message was lost (`OVERDUE`). At most `limit` claims are returned. A claim is skipped if its lease has not expired,
-    or if another session has locked its row. A claim is also skipped if its message might still wait in a queue
-    (`heads`, see `models.claims.resume.claim_due`). A delivered or executing claim is skipped unless its stamp must be
-    put on or removed.
+    or if another session has locked its row. A delivered or executing claim is skipped unless its stamp must be put on
+    or removed. `heads` is explained in `models.claims.resume.claim_due`.
     """
     return db.execute(
         text(f"""
@@ -271,6 +270,8 @@ def raise_chains(
                 SELECT id, last_error IS NOT DISTINCT FROM :waits AS waited, last_error <> :waits AS tried FROM claims
                 WHERE ended_at IS NULL AND due_at < :now AND (leased_until IS NULL OR leased_until < :now)
                   AND (state NOT IN ('delivered', 'executing') OR stamp IN ('removing', 'off', 'gave_up'))
+                  -- A second message of a waiting step would make the queue longer, and a raised chain number would
+                  -- make the first message useless. A queue with waits above `due_after` would never become empty.
                   AND due_at < CASE
                       WHEN purpose = 'retire' THEN CAST(:retire AS timestamptz)
                       WHEN state = 'claimed' AND stamp = 'none' THEN CAST(:dispatch AS timestamptz)

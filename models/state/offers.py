@@ -299,13 +299,12 @@ def deliver(
     """Delete the offer of a Pod whose claim is delivered, and charge the Pod to an account.
 
     Return the time at which the job was queued, and the namespace and the name of the Pod's pool. Return None if
-    `job_id` is None. `vcpu` is in millicores and `memory` is in MiB. If `account_id` is None, no account is charged. If
-    another transaction has locked the offer, the offer is not deleted. The matcher then ignores the offer, because the
-    Pod has a delivered claim.
+    `job_id` is None. `vcpu` is in millicores and `memory` is in MiB. If `account_id` is None, no account is charged.
     """
     row = db.execute(
         text("""
             WITH gone AS (
+                -- A locked offer stays. The matcher ignores it, because the Pod has a delivered claim.
                 DELETE FROM offers WHERE pod_uid IN (
                     SELECT pod_uid FROM offers WHERE pod_uid = :pod_uid FOR UPDATE SKIP LOCKED
                 )
@@ -337,17 +336,18 @@ def beat(db: Connection, *, web_id: str, now: datetime) -> None:
     """Record a heartbeat of a web process that receives its notices.
 
     The matcher ignores the offers of a process without a recent heartbeat. If the previous heartbeat is older than
-    `GAP`, `now` is also recorded as the start of the process, because Pods could not poll the process in the meantime.
-    If another transaction has locked the row of the process, nothing is written. The thread that sends heartbeats must
-    not wait for a lock, because it also receives the notices (law L14).
+    `GAP`, `now` is also recorded as the start of the process. If another transaction has locked the row of the process,
+    nothing is written.
     """
     db.execute(
         text("""
             WITH new AS (
                 INSERT INTO web_instances (id, started_at, beat_at) VALUES (:id, :now, :now) ON CONFLICT DO NOTHING
             ), free AS (
+                -- The thread of the heartbeats also receives the notices, so it must not wait for a lock (law L14).
                 SELECT id FROM web_instances WHERE id = :id FOR NO KEY UPDATE SKIP LOCKED
             )
+            -- During a gap, Pods could not poll the process, so it counts as started again.
             UPDATE web_instances web
             SET beat_at = :now, started_at = CASE WHEN web.beat_at < :gap THEN :now ELSE web.started_at END
             FROM free WHERE web.id = free.id

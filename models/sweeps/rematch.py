@@ -180,12 +180,11 @@ def rematch_page(db: Connection, places: Mapping[int, int], *, limit: int, now: 
     """Route one page of jobs again: held jobs, jobs of held accounts, and jobs of pools that are gone or have changed.
 
     `places` maps each account to the id of a job. The account's part of the page begins after this job (see
-    `accounts_to_rematch`). All accounts have equal parts of the page, so that no account waits for the jobs of another
-    account. Only jobs that might change are locked. If a job is still held, its hold gets the reason that applies now.
-    Jobs whose wait is not over are left out, and so are jobs with the hold `ask_github`. Jobs with the hold
-    `unknown_account` are left out while their account is not allowed.
+    `accounts_to_rematch`). Only jobs that might change are locked. If a job is still held, its hold gets the reason
+    that applies now. Jobs whose wait is not over are left out, and so are jobs with the hold `ask_github`. Jobs with
+    the hold `unknown_account` are left out while their account is not allowed.
     """
-    each = max(1, limit // max(1, len(places)))
+    each = max(1, limit // max(1, len(places)))  # equal parts, so that no account waits for the jobs of another
     rows = db.execute(
         text(f"""
             SELECT {_COLUMNS}

@@ -124,8 +124,7 @@ def unused(
     - If the poller still runs, `since` is `polling_older_than` seconds after the delivery. During this time, the Pod
       might poll again and fetch its JIT again.
 
-    The order is random, so that claims that cannot be checked are not always the first (law L14). Claims without an
-    installation are left out.
+    Claims without an installation are left out.
     """
     rows = db.execute(
         text(f"""
@@ -139,6 +138,7 @@ def unused(
                                             END AS since) u
             WHERE c.ended_at IS NULL AND c.state = 'delivered' AND c.purpose = 'job'
               AND ((c.spare_since IS NULL AND u.since < :before) OR c.spare_since < :spare_before)
+            -- In a fixed order, claims that cannot be checked would always be the first (law L14).
             ORDER BY random() LIMIT 1000
         """),
         {

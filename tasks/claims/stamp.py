@@ -87,10 +87,9 @@ def unstamp(*, claim_id: int, chain_no: int | None = None) -> None:
     `chain_no`: chain number of the claim if this message repeats a failed attempt, otherwise None. A message of an
     older chain changes nothing.
 
-    If the answer of the cluster is lost, the stamp stays `removing`, and the un-stamp is repeated. The Pod is read
-    first, because a failover of Postgres might have lost the row of a delivery. A Pod that might hold a JIT keeps its
-    stamp. In this case, and if the Pod is gone, the claim is released. The Pod of a delivered claim is un-stamped only
-    if the stamp cut the Pod off from Ostler before the JIT arrived (`tasks.claims.cuts`).
+    If the answer of the cluster is lost, the stamp stays `removing`, and the un-stamp is repeated. A Pod that might
+    hold a JIT keeps its stamp. In this case, and if the Pod is gone, the claim is released. The Pod of a delivered
+    claim is un-stamped only if the stamp cut the Pod off from Ostler before the JIT arrived (`tasks.claims.cuts`).
     """
     rt = runtime()
     work = rt.transaction(steps.begin_unstamp, claim_id, chain_no=chain_no, now=NOW)
@@ -115,7 +114,7 @@ def remove_stamp(rt: Runtime, work: steps.StampWork) -> None:
 
     Raises what the Kubernetes adapter raises.
     """
-    pod = read_pod(rt, work)
+    pod = read_pod(rt, work)  # first: a failover of Postgres might have lost the row of a delivery (law L3)
     verdict = ask(rt, work.pod_uid, pod, gone=pod is None)
     if verdict.busy:
         log.error("stamp.not_removed_from_busy_pod", reasons=verdict.reasons)
