@@ -226,7 +226,8 @@ def nearest(module: str, table: Mapping[str, Sequence[str]], *, root: Path = ROO
     if module in table:
         return list(table[module])
     imports = re.compile(
-        rf"^from models\.\w+ import .*\b{module}\b|^from models\.\w+\.{module} import|^    {module},$", re.MULTILINE
+        rf"^from models(?:\.\w+)? import .*\b{module}\b|^from models\.(?:\w+\.)?{module} import|^    {module},$",
+        re.MULTILINE,
     )
     files = sorted((root / "tests" / "integration").rglob("test_*.py"), key=lambda path: path.stat().st_size)
     users = [path for path in files if imports.search(path.read_text())]

@@ -81,7 +81,7 @@ def move(db):
 
 
 def test_every_module_has_its_share_of_the_mutants_of_a_run() -> None:
-    names = ("tables/claim_leases", "claims/releases", "tables/offers")
+    names = ("state/claim_leases", "claims/releases", "state/offers")
     modules = [of_sql.mutants_of(of_sql.ROOT / "models" / f"{name}.py") for name in names]
     few = of_sql.chosen(modules, 9)
     assert few == of_sql.chosen(modules, 9)
