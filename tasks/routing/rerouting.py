@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from models.sweeps import rematch
+from models.pools.unrouting import Unrouting, end_unrouting, unroute_jobs, unroute_page, unrouting
 from ostler.clock import utcnow
 from ostler.halt import halt
 from ostler.task_names import REMATCH
@@ -42,11 +42,11 @@ log = structlog.get_logger(__name__)
 
 def move_jobs_away(rt: Runtime, pool_id: int) -> None:
     """Move the jobs that were routed to a pool before it changed. The next reconcile continues if jobs are left."""
-    todo = rt.transaction(rematch.unrouting, pool_id)
+    todo = rt.transaction(unrouting, pool_id)
     if todo is None:
         return
     moved, locked, seen_all = (_those_left if todo.since is None else _page_by_page)(rt, pool_id, todo)
-    end = partial(rematch.end_unrouting, pool_id=pool_id, todo=todo, left=locked)
+    end = partial(end_unrouting, pool_id=pool_id, todo=todo, left=locked)
     matched = seen_all and len(locked) <= MOST_LOCKED and rt.transaction(end)
     log.info("pool.jobs_routed_again", moved_jobs=moved, locked_jobs=len(locked), all_moved=matched and not locked)
     if moved:
@@ -57,18 +57,18 @@ def move_jobs_away(rt: Runtime, pool_id: int) -> None:
         rt.waker.reconcile(pool_id, after=AGAIN_AFTER)
 
 
-def _those_left(rt: Runtime, pool_id: int, todo: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:
+def _those_left(rt: Runtime, pool_id: int, todo: Unrouting) -> tuple[int, tuple[int, ...], bool]:
     """Move the jobs that an earlier run skipped because another session had locked them.
 
     Returns the number of moved jobs, the ids of jobs that are still locked, and True, because there are no further
     pages.
     """
     halt("unroute.before_page")
-    page = rt.transaction(rematch.unroute_jobs, pool_id=pool_id, ids=todo.jobs, now=utcnow())
+    page = rt.transaction(unroute_jobs, pool_id=pool_id, ids=todo.jobs, now=utcnow())
     return page.moved, page.locked, True
 
 
-def _page_by_page(rt: Runtime, pool_id: int, _: rematch.Unrouting) -> tuple[int, tuple[int, ...], bool]:
+def _page_by_page(rt: Runtime, pool_id: int, _: Unrouting) -> tuple[int, tuple[int, ...], bool]:
     """Move all jobs of the pool, page by page.
 
     Returns the number of moved jobs, the ids of locked jobs, and True if all pages were read in time.
@@ -79,7 +79,7 @@ def _page_by_page(rt: Runtime, pool_id: int, _: rematch.Unrouting) -> tuple[int,
     locked: tuple[int, ...] = ()
     while after is not None and time.monotonic() < end:
         halt("unroute.before_page")
-        read = partial(rematch.unroute_page, pool_id=pool_id, after_id=after, limit=PAGE, now=utcnow())
+        read = partial(unroute_page, pool_id=pool_id, after_id=after, limit=PAGE, now=utcnow())
         page = rt.transaction(read)
         moved, locked, after = moved + page.moved, locked + page.locked, page.next_id
     return moved, locked, after is None

@@ -7,11 +7,10 @@ from sqlalchemy import text
 
 from models.db.engine import transaction
 from models.intake import intake
+from models.pools.unrouting import Unrouting, end_unrouting
 from models.sweeps.rematch import (
     Rematched,
-    Unrouting,
     accounts_to_rematch,
-    end_unrouting,
     rematch_page,
     rematch_run,
 )

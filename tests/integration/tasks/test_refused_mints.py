@@ -14,8 +14,9 @@ from github_adapters.endpoints.app import InstallationSeen
 from github_adapters.endpoints.runners import Jit
 from models.browse import statistics
 from models.db.engine import transaction
+from models.pools.unrouting import unroute_page
 from models.routing import installations
-from models.sweeps.rematch import accounts_to_rematch, rematch_page, unroute_page
+from models.sweeps.rematch import accounts_to_rematch, rematch_page
 from ostler.clock import utcnow
 from ostler.encryption import Cipher
 from ostler.errors import Forbidden, Gone, Invalid, UpstreamError

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, text
 from models.browse.jobs import job_story
 from models.db.engine import transaction
 from models.pools import draining, pool_mirror, scaling
+from models.pools.unrouting import unrouting
 from models.sweeps import rematch
 from ostler.timings import Timings
 from rules.pools.demand import Places
@@ -71,7 +72,7 @@ class Scene(Transactions):
         return [row.id for row in rows]
 
     def is_marked(self) -> bool:
-        return transaction(self.stage.engine, lambda db: rematch.unrouting(db, self.pool_id)) is not None
+        return transaction(self.stage.engine, lambda db: unrouting(db, self.pool_id)) is not None
 
     def matched(self) -> list[int]:
         self.stage.match(self.pool_id, now=NOW)
