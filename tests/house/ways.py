@@ -22,10 +22,10 @@ def ways() -> dict[str, list[str]]:
     with tempfile.TemporaryDirectory(prefix="ostler-house-") as folder:
         record = Path(folder) / "record"
         record.mkdir()
-        environment = {
+        environment = {  # no name begins with OSTLER_, because the watch gets only some of these
             "PYTHONPATH": os.pathsep.join([str(TRACE), str(TREE)]),
-            "OSTLER_HOUSE_TREE": str(TREE),
-            "OSTLER_HOUSE_RECORD": str(record),
+            "HOUSE_TREE": str(TREE),
+            "HOUSE_RECORD": str(record),
         }
         options = Options(pools=[LabPool("small", LABELS, 1)], beats=1, environment=environment)
         with System(Path(folder) / "run", options, say=lambda _line: None, cluster="embedded") as system:

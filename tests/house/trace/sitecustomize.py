@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-TREE = Path(os.environ["OSTLER_HOUSE_TREE"]).resolve()
-RECORD = Path(os.environ["OSTLER_HOUSE_RECORD"]) / str(os.getpid())
+TREE = Path(os.environ["HOUSE_TREE"]).resolve()
+RECORD = Path(os.environ["HOUSE_RECORD"]) / str(os.getpid())
 WAYS = {
     "claim": (
         "web/intake/",
