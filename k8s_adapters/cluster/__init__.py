@@ -1,1 +1,1 @@
-"""The cluster around the runners: nodes, Leases, watches, Events, rights, admission policies, probes and rollouts."""
+"""The cluster around the runners: nodes, Leases, watches, rights, admission policies, probes and rollouts."""

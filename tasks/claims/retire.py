@@ -32,7 +32,7 @@ from typing import NoReturn
 import structlog
 
 from k8s_adapters.calls.writes import recorded
-from k8s_adapters.cluster.events import pod_of
+from k8s_adapters.runners.events import pod_of
 from k8s_adapters.runners.pods import get_pod
 from k8s_adapters.runners.runners import delete_runner
 from models.claims import pod_ends, releases

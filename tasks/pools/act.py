@@ -17,7 +17,7 @@ from datetime import datetime
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.cluster.events import pool_of
+from k8s_adapters.runners.events import pool_of
 from models.pools import pool_mirror
 from models.pools.pod_rows import PodRow
 from ostler import telemetry

@@ -26,9 +26,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.calls.writes import recorded
-from k8s_adapters.cluster.events import pool_of
 from k8s_adapters.cluster.nodes import needs_of
 from k8s_adapters.pools.pools import get_pool, list_pools, scale_pool
+from k8s_adapters.runners.events import pool_of
 from models.claims import runner_failures
 from models.pools import scaling
 from models.pools.scaling import PoolRow, Trust

@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.calls.refusals import Refusal, refusal_of
-from k8s_adapters.cluster.events import pool_of
 from k8s_adapters.pools.pools import get_pool
+from k8s_adapters.runners.events import pool_of
 from k8s_adapters.runners.owners.stateful_set import PodRefused, Unsupported
 from k8s_adapters.runners.pods import get_pod
 from k8s_adapters.runners.runner_scripts import ForeignScripts

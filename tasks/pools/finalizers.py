@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import structlog
 
-from k8s_adapters.cluster.events import pool_of
 from k8s_adapters.pools.draining import add_finalizer, remove_finalizer
+from k8s_adapters.runners.events import pool_of
 from models.pools import draining
 from ostler.errors import UpstreamError
 from ostler.halt import halt

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from k8s_adapters.calls.client import KubeClient
-from k8s_adapters.cluster.events import EventNote, Regarding, Type, write_event
+from k8s_adapters.runners.events import EventNote, Regarding, Type, write_event
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import UpstreamError

@@ -8,7 +8,7 @@ from datetime import datetime
 import structlog
 from sqlalchemy.exc import DBAPIError
 
-from k8s_adapters.cluster.events import pool_of
+from k8s_adapters.runners.events import pool_of
 from models.pools import failing_calls
 from ostler.reasons import words_of
 from rules.pools.failing_calls import FailingCall, lasting

@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from k8s_adapters.calls.client import Json, KubeClient
-from k8s_adapters.cluster import events
-from k8s_adapters.cluster.events import pod_of, pool_of
 from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners import events
+from k8s_adapters.runners.events import pod_of, pool_of
 from ostler import telemetry
 from ostler.errors import Forbidden, Retryable
 from rules.pools.pool_spec import PoolSpec

@@ -17,8 +17,8 @@ from github_adapters.endpoints.pages import ListPage
 from github_adapters.endpoints.runners import RunnerSeen
 from github_adapters.endpoints.runs import RunSeen
 from k8s_adapters.calls.client import KubeClient, make_client
-from k8s_adapters.cluster.events import Regarding
 from k8s_adapters.pools.pools import create_pool
+from k8s_adapters.runners.events import Regarding
 from k8s_adapters.runners.pods import list_pods
 from k8s_adapters.runners.runner_scripts import RunnerScripts
 from lab.control_plane import ClusterAccess

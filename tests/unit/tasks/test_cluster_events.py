@@ -7,7 +7,7 @@ from typing import cast
 from unittest.mock import patch
 
 from k8s_adapters.calls.client import KubeClient
-from k8s_adapters.cluster.events import Regarding
+from k8s_adapters.runners.events import Regarding
 from ostler import telemetry
 from tasks.worker.cluster_events import Recorder
 
