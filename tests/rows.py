@@ -93,12 +93,12 @@ def pool_spec(name: str = "small", **changed: Any) -> PoolSpec:
 
 def mirror_pool(db: Connection, pool: PoolSpec, *, now: datetime) -> bool:
     """Mirror a pool whose Pods have the hash `template_hash`."""
-    return pool_mirror.mirror_pool(db, pool, pool.template_hash, 300.0, now=now)
+    return pool_mirror.mirror_pool(db, replace(pool, start_timeout=300.0), now=now)
 
 
 def mark_problem(db: Connection, pool: PoolSpec, *, problem: str, now: datetime) -> None:
     """Record the problem of a pool whose Pods have the hash `template_hash`."""
-    pool_mirror.mark_problem(db, pool, pool.template_hash, 300.0, problem=problem, now=now)
+    pool_mirror.mark_problem(db, replace(pool, start_timeout=300.0), problem=problem, now=now)
 
 
 def pod_view(name: str, **changed: Any) -> PodView:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy import Connection, Row
 
 from models.db.sql import text
+from models.pools.pools import Pool
 from models.state import changes
 from rules.changes import Author, ChangeKind, Via, difference
 from rules.pools.pool_spec import PoolSpec
 from rules.pools.spec_writers import UNKNOWN, spec_writer
+from rules.routing.scopes import Scope
 
 TEMPLATE_HOLDS = timedelta(minutes=2)
 """Minimum time that a template hash is kept while the generation of the spec is unchanged.
@@ -71,10 +76,18 @@ _MIRRORED = (
     "replicas_writer",
     "template_hash",
     "start_timeout",
+    "spec",
 )
-_NOT_IN_CHANGES = {"generation", "replicas_writer", "draining_since"}
+_NOT_IN_SPEC = {
+    *("resource_version", "status", "has_finalizer", "writers", "pause_request"),
+    *("generation", "template_hash", "problem", "deleted_at"),
+}
+"""Fields that the JSON of the specification does not contain: they say nothing about the spec, or are columns."""
+_NOT_IN_CHANGES = {"generation", "replicas_writer", "draining_since", "spec"}
 """Columns that follow from others, or say nothing about the spec."""
-_CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositories": "text[]"}
+_NOT_COMPARED = {"draining", "draining_since", "spec"}
+"""Columns that do not show which of the two forms is newer. A drain is also recorded without a specification."""
+_CASTS = {"labels": "text[]", "allowed_accounts": "bigint[]", "allowed_repositories": "text[]", "spec": "jsonb"}
 _VALUES = {name: f"CAST(:{name} AS {_CASTS[name]})" if name in _CASTS else f":{name}" for name in _MIRRORED}
 
 _INSERT = f"""
@@ -109,14 +122,50 @@ _ROUTING = (
 )
 
 
-def mirror_pool(db: Connection, pool: PoolSpec, template_hash: str, start_timeout: float, *, now: datetime) -> bool:
+def spec_of(row: Pool) -> PoolSpec:
+    """Return the specification in a pool's row. Its `deleted_at` is also set if the pool's object is gone.
+
+    The previous release writes the columns alone. Until the next mirror of such a pool, and for a pool that is not
+    mirrored any more, the columns decide. They do not contain the builder, the hook Pods and the overlay.
+    """
+    spec = _spec_of_columns(row) if row.spec is None else _spec_of_json(row, row.spec)
+    if any(getattr(row, column) != value for column, value in _values(spec).items() if column not in _NOT_COMPARED):
+        spec = _spec_of_columns(row)
+    deleted_at = row.draining_since or row.deleted_at or (row.created_at if row.draining else None)
+    return replace(spec, deleted_at=deleted_at, problem=row.problem)
+
+
+def _spec_of_json(row: Pool, spec: dict[str, Any]) -> PoolSpec:
+    return msgspec.convert({**spec, "generation": row.generation, "template_hash": row.template_hash}, PoolSpec)
+
+
+def _spec_of_columns(row: Pool) -> PoolSpec:
+    columns = {column: getattr(row, column) for column in (*_MIRRORED, "uid", "namespace")}
+    volumes = None if row.volume_reclaim is None else {"claims": (), "reclaim": row.volume_reclaim}
+    not_in_columns = {
+        "runner_group": row.runner_group_name or row.runner_group_id,
+        "vcpu_millicores": row.vcpu,
+        "memory_mib": row.memory,
+        "ephemeral_storage_mib": 0,
+        "ephemeral_storage_limit_mib": None,
+        "target_busy_percent": 100,
+        "pod_template": None,
+        "elevated_forks": row.allow_forks,
+        "registers_in": None,
+        "volumes": volumes,
+    }
+    scope = None if row.registers_in is None else Scope.parse(row.registers_in)
+    return replace(msgspec.convert({**columns, **not_in_columns}, PoolSpec), registers_in=scope)
+
+
+def mirror_pool(db: Connection, pool: PoolSpec, *, now: datetime) -> bool:
     """Write a pool's specification into its row. Return True if the written values might change the routing of jobs.
 
     `template_hash` is the hash of the pool's present Pods, and `start_timeout` the time in seconds that a Pod may take
     to its first poll. Both depend on the settings of the worker. Nothing is written if the row already contains the
     same values, or those of a newer generation.
     """
-    values = _values(pool, template_hash, start_timeout)
+    values = _values(pool)
     row = _row(db, pool.uid)
     if row is None:
         return _insert(db, pool, values, now=now)
@@ -133,7 +182,7 @@ def mirror_pool(db: Connection, pool: PoolSpec, template_hash: str, start_timeou
     # After a change of the routing, the next reconcile takes all queued jobs out of the pool, and `rematch` routes them
     # again (`tasks.routing.rerouting`). Until the reconcile has read them all, the matcher matches no job of the pool.
     rerouted = row.deleted_at is not None or not _differing(row, wanted).isdisjoint(_ROUTING)
-    db.execute(text(_UPDATE), {**wanted, "uid": pool.uid, "rerouted": rerouted, "now": now})
+    db.execute(text(_UPDATE), {**_written(wanted), "uid": pool.uid, "rerouted": rerouted, "now": now})
     if row.generation != pool.generation or row.deleted_at is not None:
         before = {**_shown(row._asdict()), "problem": row.problem, "deleted": row.deleted_at is not None}
         _record(db, row.id, pool, before=before, after={**_shown(wanted), "problem": None, "deleted": False}, now=now)
@@ -160,18 +209,16 @@ def go_back(db: Connection, *, uid: str, known: int, generation: int) -> bool:
     return moved.rowcount > 0
 
 
-def mark_problem(
-    db: Connection, pool: PoolSpec, template_hash: str, start_timeout: float, *, problem: str, now: datetime
-) -> None:
+def mark_problem(db: Connection, pool: PoolSpec, *, problem: str, now: datetime) -> None:
     """Record that a pool's spec cannot be used, and its generation. The other columns keep their values.
 
     An older generation than that of the row is ignored. If the pool has no row, a row without labels and with 0
     replicas is inserted. Such a pool serves no job. With the row, the pool can drain, and Pods that belong to the pool
-    can be recorded. `template_hash` and `start_timeout` are as in `mirror_pool`.
+    can be recorded. The fields of `pool` are as in `mirror_pool`.
     """
     row = _row(db, pool.uid)
     if row is None:
-        _insert(db, pool, {**_values(pool, template_hash, start_timeout), "labels": [], "replicas": 0}, now=now)
+        _insert(db, pool, _values(replace(pool, labels=(), replicas=0)), now=now)
     elif (row.problem, row.generation) == (problem, pool.generation):
         return
     marked = db.execute(
@@ -189,12 +236,17 @@ def _row(db: Connection, uid: str) -> Row[Any] | None:
     return db.execute(text("SELECT * FROM pools WHERE uid = :uid"), {"uid": uid}).one_or_none()
 
 
-def _values(pool: PoolSpec, template_hash: str, start_timeout: float) -> dict[str, Any]:
+def _values(pool: PoolSpec) -> dict[str, Any]:
     """Return the mirrored columns of a pool, with the types that Postgres returns."""
-    fields = {column: getattr(pool, _FIELDS.get(column, column)) for column in _MIRRORED}
+    fields = {column: getattr(pool, _FIELDS.get(column, column)) for column in _MIRRORED if column != "spec"}
     values = {column: list(value) if isinstance(value, tuple) else value for column, value in fields.items()}
     scope = None if pool.registers_in is None else str(pool.registers_in)
-    return {**values, "registers_in": scope, "template_hash": template_hash, "start_timeout": start_timeout}
+    spec = {name: value for name, value in msgspec.to_builtins(pool).items() if name not in _NOT_IN_SPEC}
+    return {**values, "registers_in": scope, "spec": spec}
+
+
+def _written(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, "spec": json.dumps(values["spec"])}
 
 
 def _with_recorded_template(row: Row[Any], values: dict[str, Any], *, now: datetime) -> dict[str, Any]:
@@ -225,7 +277,8 @@ def _insert(db: Connection, pool: PoolSpec, values: dict[str, Any], *, now: date
     ).scalars()
     for pool_id in before.all():
         end_pool(db, pool_id, now=now)
-    made = db.execute(text(_INSERT), {**values, "uid": pool.uid, "namespace": pool.namespace, "now": now}).scalar()
+    given = {**_written(values), "uid": pool.uid, "namespace": pool.namespace, "now": now}
+    made = db.execute(text(_INSERT), given).scalar()
     if made is None:
         return False  # another worker inserted the row first
     _record(db, made, pool, before={"draining": False}, after=_shown(values), now=now)

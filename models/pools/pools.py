@@ -33,6 +33,9 @@ class Pool(Base):
     id: Mapped[Serial]
     uid: Mapped[str] = mapped_column(unique=True)
     namespace: Mapped[str]
+    spec: Mapped[dict[str, Any] | None] = mapped_column(
+        JSONB, comment="specification of the pool that can be used; NULL: written by an older release"
+    )
     name: Mapped[str]
     image: Mapped[str]
     labels: Mapped[list[str]] = mapped_column(comment="labels as in the spec; the matching ignores case")

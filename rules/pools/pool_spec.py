@@ -9,11 +9,11 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from rules.pools.pod_security import PodSecurity, admits_forks
+from rules.pools.pod_security import PodSecurity, admits_forks, is_refusal
 from rules.pools.volumes import Reclaim
 from rules.pools.workloads import Workload
 from rules.routing import forks
@@ -95,13 +95,15 @@ class PoolSpec:
 
     `has_finalizer` is True if the pool has Ostler's finalizer. `deleted_at` is the time of the deletion request.
     `status` is the present status of the pool. `resource_version` is the version of the pool that was read.
+
+    The row of a pool contains this record as well. There, `template_hash` is the hash of the pool's Pods, and
+    `start_timeout` is set, because both depend on the settings of the workers.
     """
 
     uid: str
     name: str
     namespace: str
     generation: int
-    resource_version: str
     image: str
     labels: tuple[str, ...]
     runner_group: int | str
@@ -130,10 +132,11 @@ class PoolSpec:
     allow_forks: bool
     pod_template: Json | None
     template_hash: str
-    has_finalizer: bool
-    deleted_at: datetime | None
-    problem: str | None
-    status: Json
+    resource_version: str = ""
+    has_finalizer: bool = False
+    deleted_at: datetime | None = None
+    problem: str | None = None
+    status: Json = field(default_factory=dict)
     assigned_user: bool = False
     containers: HookPods | None = None
     pod_security: PodSecurity = PodSecurity.RESTRICTED
@@ -202,6 +205,21 @@ class PoolSpec:
     def terminating(self) -> bool:
         """Return whether the deletion of the pool was requested."""
         return self.deleted_at is not None
+
+    @property
+    def forbidden(self) -> bool:
+        """Return whether the cluster does not allow the Pod Security level, so that no Pod may get another job."""
+        return self.problem is not None and is_refusal(self.problem)
+
+    @property
+    def wanted(self) -> int:
+        """Return the number of Pods that the pool should have."""
+        return 0 if self.terminating or self.forbidden else self.replicas
+
+    @property
+    def suspended(self) -> bool:
+        """Return whether the Pods of the pool stay unchanged, because the pool is paused or its spec is invalid."""
+        return (self.paused or self.problem is not None) and not self.terminating and not self.forbidden
 
 
 def builder_problems(builder: Builder, level: PodSecurity, *, assigned_user: bool) -> Iterator[str]:

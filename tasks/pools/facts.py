@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from k8s_adapters.names import CONTAINERS_DIND
 from k8s_adapters.runners.pod_hash import pod_hash
 from rules.pools.pod_security import PodSecurity, refusal
@@ -10,10 +12,10 @@ from rules.pools.pool_status import CONTAINERS_DISABLED, builder_disabled
 from tasks.worker.runtime import Runtime
 
 
-def settings_of(rt: Runtime, pool: PoolSpec) -> tuple[str, float]:
-    """Return what the settings decide about a pool: the hash of its Pods, and the start timeout in seconds."""
+def stored(rt: Runtime, pool: PoolSpec) -> PoolSpec:
+    """Return a pool as its row contains it: with the hash of its Pods, and with a start timeout."""
     timeout = rt.settings.start_timeout if pool.start_timeout is None else pool.start_timeout
-    return pod_hash_of(rt, pool), timeout
+    return replace(pool, template_hash=pod_hash_of(rt, pool), start_timeout=timeout)
 
 
 def pod_hash_of(rt: Runtime, pool: PoolSpec) -> str:

@@ -15,7 +15,7 @@ from ostler.reasons import words_of
 from ostler.task_names import POOL_CHANGED, POOLS, REMATCH
 from rules.pools.pool_spec import PoolSpec
 from tasks.pools import finalizers, pod_lists
-from tasks.pools.facts import problem_of, settings_of
+from tasks.pools.facts import problem_of, stored
 from tasks.pools.pause_requests import carry_out
 from tasks.worker.base import HINT, SWEEP, calls, repeated, task
 from tasks.worker.failing_calls import record_writes
@@ -180,7 +180,7 @@ def end_missing_pool(rt: Runtime, row: pool_mirror.LivePool, *, namespace: str) 
 
 def mirror_pool(rt: Runtime, pool: PoolSpec) -> bool:
     """Mirror one pool into its row. Return True if jobs might be routed to another pool now; False otherwise."""
-    return rt.transaction(pool_mirror.mirror_pool, pool, *settings_of(rt, pool), now=NOW)
+    return rt.transaction(pool_mirror.mirror_pool, stored(rt, pool), now=NOW)
 
 
 def mark_unusable(rt: Runtime, pool: PoolSpec, *, problem: str) -> None:
@@ -188,7 +188,7 @@ def mark_unusable(rt: Runtime, pool: PoolSpec, *, problem: str) -> None:
 
     `problem`: one sentence, which the pool's condition shows.
     """
-    rt.transaction(pool_mirror.mark_problem, pool, *settings_of(rt, pool), problem=problem, now=NOW)
+    rt.transaction(pool_mirror.mark_problem, stored(rt, pool), problem=problem, now=NOW)
 
 
 def record_draining(rt: Runtime, pool: PoolSpec) -> bool:
