@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from rules.pools.pod_states import AVAILABLE, PodState
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, failed, trouble_of, without_room
 
 IDLE = frozenset({PodState.STARTING, PodState.WARM, PodState.UNRESPONSIVE})
@@ -96,48 +97,23 @@ class ObservedPod:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ObservedPool:
-    """The pool's row, with the facts that affect the Pods of the pool.
+class PlanFacts:
+    """A pool, with the facts beside its specification that affect its Pods.
 
-    - `leaving`: the pool's object is being deleted, or gone.
-    - `forbidden`: the cluster does not allow the pool's Pod Security level, so no Pod of the pool may get another job.
-    - `suspended`: the pool is paused or its spec is invalid, so its Pods stay unchanged unless the pool is `leaving` or
-      `forbidden`, or another client has deleted a Pod that its kubelet does not end.
-    - `max_unavailable_percent`: percentage of the replicas that a rollout may make unavailable.
-    - `max_surge`: number of Pods above `replicas` that a rollout may create. None means the default (`surge_of`).
-    - `start_timeout`: maximum seconds from the creation of a Pod to its first poll.
-    - `max_concurrent`: maximum number of Pods that may be starting at the same time.
     - `starts`: the failed starts of the pool, and the backoff after them.
+    - `start_timeout`: maximum seconds from the creation of a Pod to its first poll.
     - `web_beats`: a web process ran during all of `start_timeout`. Otherwise a Pod might have been unable to poll.
     - `gate_open`: the gate of Kubernetes is ok. While the gate is tripped, no Pod is retired.
     - `retired`: number of Pods that earlier plans of this tick retired. A pool might be reconciled several times in a
       tick, and these runs share one budget.
-    - `max_runner_age`: seconds after which an idle persistent runner is replaced, or None.
     """
 
-    replicas: int
-    leaving: bool = False
-    forbidden: bool = False
-    suspended: bool = False
-    max_unavailable_percent: int = 10
-    max_surge: int | None = None
-    start_timeout: float = 300.0
-    max_concurrent: int = 100
+    pool: PoolSpec
     starts: Starts = NOTHING_YET
+    start_timeout: float = 300.0
     web_beats: bool = False
     gate_open: bool = True
     retired: int = 0
-    max_runner_age: float | None = None
-
-    @property
-    def wanted(self) -> int:
-        """Return the number of Pods that the pool should have."""
-        return 0 if self.leaving or self.forbidden else self.replicas
-
-    @property
-    def unchanged(self) -> bool:
-        """Return True if the plan creates no Pod, and retires only Pods that another client has deleted."""
-        return self.suspended and not self.leaving and not self.forbidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +136,7 @@ class PoolPlan:
     - `creates`: Pods may be created now for existing rows.
     - `give_up`: rows to close because their Pod was never created and is no longer needed.
     - `retire`: the Pods to retire.
-    - `starts`: the new value of `ObservedPool.starts`.
+    - `starts`: the new value of `PlanFacts.starts`.
     - `failed_starts`: the troubles of the Pods that are retired because they did not start.
     - `counts`: number of Pods by state, without rows that have no Pod and without `lost` Pods.
     - `registering`: number of these Pods whose persistent runner is not online yet.
@@ -215,7 +191,7 @@ def budget_of(pods: int) -> int:
     return max(5, pods // 10)
 
 
-def share_of(pool: ObservedPool) -> int:
+def share_of(pool: PoolSpec) -> int:
     """Return how many replicas may be unavailable during a rollout: at least one.
 
     Surge Pods are not yet subtracted from this number.
@@ -236,35 +212,35 @@ SURGE_AGAIN = timedelta(minutes=10)
 """Time after which a rollout that found no room for a surge Pod tries to create a surge Pod again."""
 
 
-def surge_of(pool: ObservedPool) -> int:
+def surge_of(facts: PlanFacts) -> int:
     """Return how many Pods above the replicas a rollout may create.
 
     The default is 1 if only one replica may be unavailable, else 0. The result is 0 if this rollout found no room for a
     surge Pod. The rollout then retires an old Pod first, and the new Pod uses the room of the old Pod.
     """
-    if pool.wanted == 0 or pool.starts.trouble in NO_ROOM:
+    if facts.pool.wanted == 0 or facts.starts.trouble in NO_ROOM:
         return 0
-    if pool.max_surge is None:
-        return int(share_of(pool) == 1)
-    return pool.max_surge
+    if facts.pool.max_surge is None:
+        return int(share_of(facts.pool) == 1)
+    return facts.pool.max_surge
 
 
-def unavailable_of(pool: ObservedPool) -> int:
+def unavailable_of(facts: PlanFacts) -> int:
     """Return how many replicas may be unavailable during a rollout: `share_of` less the surge Pods."""
-    return max(0, share_of(pool) - surge_of(pool))
+    return max(0, share_of(facts.pool) - surge_of(facts))
 
 
-def _extra(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> int:
+def _extra(facts: PlanFacts, kept: Iterable[ObservedPod], *, now: datetime) -> int:
     """Return how many Pods above the replicas are allowed now.
 
     The result is at most the number of Pods to replace. A busy runner that is too old counts too. Otherwise the surge
     Pod would be retired whenever the old runner gets a job.
     """
-    old = sum(_is_replaced(pool, pod, now) or (pod.asks_github and _is_old(pool, pod, now)) for pod in kept)
-    return min(surge_of(pool), old)
+    old = sum(_is_replaced(facts.pool, pod, now) or (pod.asks_github and _is_old(facts.pool, pod, now)) for pod in kept)
+    return min(surge_of(facts), old)
 
 
-def _is_replaced(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
+def _is_replaced(pool: PoolSpec, pod: ObservedPod, now: datetime) -> bool:
     """Return whether the Pod must be replaced because of its template, its node or the age of its runner.
 
     It is warm, or it is busy with a persistent runner that GitHub can be asked to remove. The age of a busy runner does
@@ -274,12 +250,12 @@ def _is_replaced(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
     return (pod.asks_github and outdated) or (pod.state is PodState.WARM and (outdated or _is_old(pool, pod, now)))
 
 
-def rolls(pool: ObservedPool, pods: Iterable[ObservedPod], *, now: datetime) -> bool:
+def rolls(pool: PoolSpec, pods: Iterable[ObservedPod], *, now: datetime) -> bool:
     """Return whether some Pods must still be replaced because of their template, their node or their age."""
     return any(_is_replaced(pool, pod, now) and not _leaves(pod) for pod in pods)
 
 
-def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
+def _room(facts: PlanFacts, kept: Sequence[ObservedPod], *, now: datetime) -> Starts:
     """Return the state of starts, updated by the result of creating a surge Pod.
 
     If more Pods are warm than a rollout may replace at once, the rollout waits `ROOM_WITHIN` seconds for a node for the
@@ -288,43 +264,44 @@ def _room(pool: ObservedPool, kept: Sequence[ObservedPod], *, now: datetime) -> 
 
     A rollout continues with surge again when enough of the warm Pods got jobs, or after `SURGE_AGAIN`.
     """
-    starts = pool.starts
+    starts = facts.starts
     refused = [
         pod for pod in kept if pod.state is PodState.STARTING and pod.unschedulable and pod.seen and not pod.stale
     ]
     warm = sum(pod.state is PodState.WARM for pod in kept)
     past = starts.failed_at is not None and now - starts.failed_at >= SURGE_AGAIN
-    if starts.without_surge and not refused and (past or warm <= share_of(pool)):
+    if starts.without_surge and not refused and (past or warm <= share_of(facts.pool)):
         return NOTHING_YET
     waits = any((now - pod.created_at).total_seconds() >= ROOM_WITHIN for pod in refused)
-    beyond = len(kept) > pool.wanted and surge_of(pool) > 0 and rolls(pool, kept, now=now)
-    if waits and beyond and warm > share_of(pool) and starts.trouble is None:
+    beyond = len(kept) > facts.pool.wanted and surge_of(facts) > 0 and rolls(facts.pool, kept, now=now)
+    if waits and beyond and warm > share_of(facts.pool) and starts.trouble is None:
         return without_room(since=now)
     return starts
 
 
-def plan(pool: ObservedPool, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
+def plan(facts: PlanFacts, pods: Sequence[ObservedPod], *, most: int, now: datetime) -> PoolPlan:
     """Return the plan of one reconcile. The plan creates at most `most` Pods."""
+    pool = facts.pool
     kept = [pod for pod in pods if not _leaves(pod)]
-    if not (pool.suspended or pool.leaving or pool.forbidden):
-        pool = replace(pool, starts=_room(pool, kept, now=now))
-    overdue = _overdue(pool, kept, now=now)
-    starts, troubles = _count(pool, overdue, now=now)
-    seen = _counted(pool, pods, kept)
-    budget = max(0, budget_of(len(kept)) - pool.retired) if pool.gate_open else 0
+    if not (pool.paused or pool.problem is not None or pool.terminating):
+        facts = replace(facts, starts=_room(facts, kept, now=now))
+    overdue = _overdue(facts, kept, now=now)
+    starts, troubles = _count(facts, overdue, now=now)
+    seen = _counted(facts, pods, kept)
+    budget = max(0, budget_of(len(kept)) - facts.retired) if facts.gate_open else 0
     stuck = _stuck(pods)
-    if pool.unchanged:
+    if pool.suspended:
         return replace(seen, retire=tuple(stuck[:budget]))
-    most_kept = pool.wanted + _extra(pool, kept, now=now)
+    most_kept = pool.wanted + _extra(facts, kept, now=now)
     too_many = max(0, len(kept) - most_kept - sum(pod.marked for pod in kept))
     give_up = [pod.id for pod in kept if pod.unborn][:too_many]
     surplus = too_many - len(give_up)
-    retire = [*_retirements(pool, kept, overdue, surplus, now=now), *stuck][:budget]
+    retire = [*_retirements(facts, kept, overdue, surplus, now=now), *stuck][:budget]
     retired = {each.id for each in retire}
     # A failed start that could not be retired yet is counted later, when it is retired.
     counted = {pod.id for pod, _, _ in overdue} & retired
     starting = sum(pod.state is PodState.STARTING and pod.id not in retired for pod in kept) - len(give_up)
-    starts = starts if counted else pool.starts
+    starts = starts if counted else facts.starts
     create = max(0, min(most, most_kept - len(kept), pool.max_concurrent - starting))
     return replace(
         seen,
@@ -342,16 +319,16 @@ def _stuck(pods: Iterable[ObservedPod]) -> list[Retirement]:
     return [Retirement(pod.id, Why.OVERDUE) for pod in pods if pod.overdue and pod.state in IDLE]
 
 
-def _counted(pool: ObservedPool, pods: Sequence[ObservedPod], kept: Sequence[ObservedPod]) -> PoolPlan:
+def _counted(facts: PlanFacts, pods: Sequence[ObservedPod], kept: Sequence[ObservedPod]) -> PoolPlan:
     """Return a plan without actions: the state of the pool. `kept` are the Pods that count as replicas."""
     return PoolPlan(
-        starts=pool.starts,
+        starts=facts.starts,
         counts=Counter(pod.state for pod in pods if not pod.unborn and not _is_lost(pod)),
         registering=sum(pod.registering and pod.state in AVAILABLE and not _is_lost(pod) for pod in pods),
         stale=sum(pod.stale for pod in kept),
         lost=sum(_is_lost(pod) for pod in pods),
         hopeless=_hopeless(kept),
-        wanted=pool.wanted,
+        wanted=facts.pool.wanted,
     )
 
 
@@ -374,13 +351,13 @@ def _is_lost(pod: ObservedPod) -> bool:
 Overdue = tuple[ObservedPod, Trouble, str]
 
 
-def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
+def _overdue(facts: PlanFacts, kept: Iterable[ObservedPod], *, now: datetime) -> list[Overdue]:
     """Return the Pods that did not poll within `start_timeout` or whose containers have ended, each with the cause.
 
     A Pod with a scheduling gate waits for another program, so it is not overdue. The result is empty if there was a
     time without a web process, because no process could then receive a poll.
     """
-    if not pool.web_beats:
+    if not facts.web_beats:
         return []
     found = []
     for pod in kept:
@@ -388,28 +365,26 @@ def _overdue(pool: ObservedPool, kept: Iterable[ObservedPod], *, now: datetime) 
             continue
         ended = pod.poller_exit_code is not None or pod.runner_exit_code is not None
         began = pod.created_at if pod.gated_at is None else max(pod.created_at, pod.gated_at)
-        if not ended and (pod.gated or (now - began).total_seconds() < pool.start_timeout):
+        if not ended and (pod.gated or (now - began).total_seconds() < facts.start_timeout):
             continue
         trouble, detail = trouble_of(
             waiting=pod.waiting,
             unschedulable=pod.unschedulable,
             no_node_because=pod.no_node_because,
             poller_exit_code=pod.poller_exit_code,
-            seconds=pool.start_timeout,
+            seconds=facts.start_timeout,
             runner_exit_code=pod.runner_exit_code,
         )
         found.append((pod, trouble, detail))
     return found
 
 
-def _count(
-    pool: ObservedPool, overdue: Sequence[Overdue], *, now: datetime
-) -> tuple[Starts, list[tuple[int, Trouble]]]:
+def _count(facts: PlanFacts, overdue: Sequence[Overdue], *, now: datetime) -> tuple[Starts, list[tuple[int, Trouble]]]:
     """Return the state of starts after the failures in `overdue`, and the trouble of each Pod in `overdue`.
 
     The failure of a Pod of an older template does not change the state of starts.
     """
-    starts = pool.starts
+    starts = facts.starts
     for pod, trouble, detail in sorted(overdue, key=lambda each: each[0].created_at):
         if not pod.stale:
             starts = failed(starts, trouble=trouble, detail=detail, made_at=pod.created_at, now=now)
@@ -417,7 +392,7 @@ def _count(
 
 
 def _retirements(
-    pool: ObservedPool, kept: Sequence[ObservedPod], overdue: Sequence[Overdue], too_many: int, *, now: datetime
+    facts: PlanFacts, kept: Sequence[ObservedPod], overdue: Sequence[Overdue], too_many: int, *, now: datetime
 ) -> list[Retirement]:
     """Return the Pods to retire, most dispensable first.
 
@@ -432,19 +407,19 @@ def _retirements(
     gone = {pod.id: Retirement(pod.id, Why.NOT_STARTED, detail) for pod, _, detail in overdue}
     seen = sorted((pod for pod in kept if pod.seen and not pod.unborn), key=_dispensable)
     starting = [pod for pod in seen if pod.state is PodState.STARTING and pod.id not in gone]
-    why = Why.DRAINED if pool.leaving else Why.FORBIDDEN if pool.forbidden else Why.SURPLUS
-    surplus = _in_order_of_surplus(pool, kept, seen, starting)[: max(0, too_many - len(gone))]
+    why = Why.DRAINED if facts.pool.terminating else Why.FORBIDDEN if facts.pool.forbidden else Why.SURPLUS
+    surplus = _in_order_of_surplus(facts.pool, kept, seen, starting)[: max(0, too_many - len(gone))]
     gone |= {pod.id: Retirement(pod.id, why) for pod in surplus}
     gone |= {pod.id: Retirement(pod.id, Why.TEMPLATE) for pod in starting if pod.stale and pod.id not in gone}
     available = sum(pod.serves and pod.id not in gone and not pod.marked for pod in kept)
     # One surge Pod allows one old Pod to be retired.
-    allowed = min(max(share_of(pool), surge_of(pool)), unavailable_of(pool) + available - pool.wanted)
-    replaced = [each for each in _replaceable(pool, seen, now) if each.id not in gone]
+    allowed = min(max(share_of(facts.pool), surge_of(facts)), unavailable_of(facts) + available - facts.pool.wanted)
+    replaced = [each for each in _replaceable(facts.pool, seen, now) if each.id not in gone]
     return [*gone.values(), *replaced[: max(0, allowed)]]
 
 
 def _in_order_of_surplus(
-    pool: ObservedPool, kept: Sequence[ObservedPod], seen: Sequence[ObservedPod], starting: Sequence[ObservedPod]
+    pool: PoolSpec, kept: Sequence[ObservedPod], seen: Sequence[ObservedPod], starting: Sequence[ObservedPod]
 ) -> list[ObservedPod]:
     """Return the Pods that a pool with too many Pods may retire, most dispensable first.
 
@@ -458,7 +433,7 @@ def _in_order_of_surplus(
     return [*unresponsive, *without_node_first, *usable[: max(0, serving - pool.wanted)]]
 
 
-def _replaceable(pool: ObservedPool, seen: Sequence[ObservedPod], now: datetime) -> list[Retirement]:
+def _replaceable(pool: PoolSpec, seen: Sequence[ObservedPod], now: datetime) -> list[Retirement]:
     """Return the Pods that a new Pod should replace, in the order of `seen` within each reason."""
     warm = [pod for pod in seen if pod.state is PodState.WARM]
     fit = (pod for pod in warm if not pod.stale and not pod.cordoned)
@@ -472,7 +447,7 @@ def _outdated(pods: Sequence[ObservedPod]) -> list[Retirement]:
     return [*cordoned, *(Retirement(pod.id, Why.TEMPLATE) for pod in pods if pod.stale and not pod.cordoned)]
 
 
-def _is_old(pool: ObservedPool, pod: ObservedPod, now: datetime) -> bool:
+def _is_old(pool: PoolSpec, pod: ObservedPod, now: datetime) -> bool:
     """Return whether the persistent runner of a Pod is older than the pool allows."""
     if pool.max_runner_age is None or pod.registered_at is None:
         return False

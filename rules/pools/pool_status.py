@@ -17,7 +17,8 @@ from rules.pools.draining import DrainReport
 from rules.pools.failing_calls import FailingCall, lasting
 from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import PoolPlan
+from rules.pools.pool_plan import PoolPlan, share_of
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.starts import Starts, Trouble
 from rules.pools.volumes import UNBOUND_AFTER, VolumePlan
 
@@ -51,11 +52,9 @@ def builder_disabled(mode: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PoolNow:
-    """Facts that the status needs in addition to the plan.
+class StatusFacts:
+    """A pool, with the facts beside its specification and its plan that the status needs.
 
-    - `problem`: the reason why the spec is invalid, or None.
-    - `allowed_unavailable`: number of replicas that may be unavailable.
     - `drain`: report on the drain of a deleted pool, or None.
     - `brake`: brake of a pool whose runners never execute, or None.
     - `blocked_mints`: the backoff that blocks mints for jobs of the pool, or None.
@@ -63,15 +62,10 @@ class PoolNow:
     - `gated`: the Pods with a scheduling gate, or None.
     - `held`: the deleted Pods that a finalizer of another program keeps, or None.
     - `registration`: why the last registration of a persistent runner failed, or None if no runner is missing.
-    - `replicas_writer`: another field manager that sets the replicas of an autoscaled pool, or None.
     """
 
-    generation: int
+    pool: PoolSpec
     selector: str
-    paused: bool
-    leaving: bool
-    problem: str | None
-    allowed_unavailable: int
     drain: DrainReport | None = None
     scaled_up_at: datetime | None = None
     scaled_down_at: datetime | None = None
@@ -80,7 +74,6 @@ class PoolNow:
     registration: str | None = None
     version: str | None = None
     """Warning about the version of the pool's runner, or None."""
-    replicas_writer: str | None = None
     failing_calls: tuple[FailingCall, ...] = ()
     gated: WaitingPods | None = None
     held: WaitingPods | None = None
@@ -114,20 +107,21 @@ class Condition:
     message: str
 
 
-def status_of(pool: PoolNow, plan: PoolPlan, *, before: Mapping[str, Any] | None, now: datetime) -> Json:
+def status_of(facts: StatusFacts, plan: PoolPlan, *, before: Mapping[str, Any] | None, now: datetime) -> Json:
     """Return the whole status. `before` is the previous status, or None if there is none."""
+    pool = facts.pool
     status: Json = {
         "observedGeneration": pool.generation,
         "replicas": plan.alive,
-        "selector": pool.selector,
+        "selector": facts.selector,
         **{str(state): plan.counts.get(state, 0) for state in PodState},
         "stale": plan.stale,
         "lost": plan.lost,
-        "conditions": dated(conditions_of(pool, plan, now=now), before=before, generation=pool.generation, now=now),
+        "conditions": dated(conditions_of(facts, plan, now=now), before=before, generation=pool.generation, now=now),
     }
-    if pool.volumes is not None:
-        status["volumes"] = {"inUse": pool.volumes.in_use, "free": pool.volumes.free, "lost": pool.volumes.lost}
-    for name, at in (("lastScaleUpTime", pool.scaled_up_at), ("lastScaleDownTime", pool.scaled_down_at)):
+    if facts.volumes is not None:
+        status["volumes"] = {"inUse": facts.volumes.in_use, "free": facts.volumes.free, "lost": facts.volumes.lost}
+    for name, at in (("lastScaleUpTime", facts.scaled_up_at), ("lastScaleDownTime", facts.scaled_down_at)):
         if at is not None:
             status[name] = written(at)
     return status
@@ -155,27 +149,28 @@ def dated(
     return found
 
 
-def conditions_of(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> tuple[Condition, ...]:
+def conditions_of(facts: StatusFacts, plan: PoolPlan, *, now: datetime) -> tuple[Condition, ...]:
     """Return the conditions Ready, Draining and Degraded of a pool.
 
     If GitHub refuses the version of the runner now or soon, return RunnerOutdated too.
     """
-    found = _ready(pool, plan), _draining(pool), _degraded(pool, plan, now=now)
-    if pool.version is None:
+    found = _ready(facts, plan), _draining(facts), _degraded(facts, plan, now=now)
+    if facts.version is None:
         return found
-    return *found, Condition("RunnerOutdated", "True", "VersionExpires", pool.version)
+    return *found, Condition("RunnerOutdated", "True", "VersionExpires", facts.version)
 
 
 def _word(holds: bool) -> Literal["True", "False"]:
     return "True" if holds else "False"
 
 
-def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
-    enough = plan.available >= plan.wanted - pool.allowed_unavailable or plan.available >= plan.wanted
-    holds = enough and not pool.leaving and (plan.available > 0 or (plan.wanted == 0 and pool.problem is None))
-    if pool.leaving:
+def _ready(facts: StatusFacts, plan: PoolPlan) -> Condition:
+    pool = facts.pool
+    served = plan.available > 0 or (plan.wanted == 0 and pool.problem is None)
+    holds = served and plan.available >= plan.wanted - share_of(pool)
+    if pool.terminating:
         return Condition("Ready", "False", "Deleted", "The pool is being deleted")
-    if pool.problem is not None and is_refusal(pool.problem):
+    if pool.forbidden:
         return Condition(
             "Ready",
             "False",
@@ -188,11 +183,11 @@ def _ready(pool: PoolNow, plan: PoolPlan) -> Condition:
         return Condition("Ready", _word(holds), "Paused", "The pool is paused, and its Pods are not changed")
     if holds:
         return Condition("Ready", "True", "PodsAvailable", "Enough Pods are available")
-    creates = not any(each.creates for each in lasting(pool.failing_calls))
+    creates = not any(each.creates for each in lasting(facts.failing_calls))
     starts = plan.starts.trouble is None or plan.starts.without_surge
     if pool.problem is None and plan.hopeless is None and creates and starts:
-        if pool.gated is not None:
-            return Condition("Ready", "False", "PodsGated", _tell_gated(pool.gated))
+        if facts.gated is not None:
+            return Condition("Ready", "False", "PodsGated", _tell_gated(facts.gated))
         return Condition(
             "Ready", "False", "PodsStarting", "Pods are starting, and more Pods are unavailable than the pool allows"
         )
@@ -203,15 +198,15 @@ def _tell_gated(pods: WaitingPods) -> str:
     return f"Pods wait until another program removes their scheduling gates ({pods})"
 
 
-def _draining(pool: PoolNow) -> Condition:
-    if pool.drain is None:
+def _draining(facts: StatusFacts) -> Condition:
+    if facts.drain is None:
         return Condition("Draining", "False", "NotDeleted", "The pool is not being deleted")
-    return Condition("Draining", "True", pool.drain.reason, pool.drain.message)
+    return Condition("Draining", "True", facts.drain.reason, facts.drain.message)
 
 
-def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
+def _degraded(facts: StatusFacts, plan: PoolPlan, *, now: datetime) -> Condition:
     """Return the condition Degraded. Its message names every call that keeps failing, also beside another problem."""
-    found, calls = _of_pool(pool, plan, now=now), lasting(pool.failing_calls)
+    found, calls = _of_pool(facts, plan, now=now), lasting(facts.failing_calls)
     if not calls:
         return found
     told = "; ".join(each.describe() for each in calls)
@@ -220,20 +215,20 @@ def _degraded(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
     return replace(found, message=f"{found.message}; {told}")
 
 
-def _of_pool(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition:
+def _of_pool(facts: StatusFacts, plan: PoolPlan, *, now: datetime) -> Condition:
     """Return the condition Degraded without the calls that keep failing."""
-    if pool.problem is not None:
-        return Condition("Degraded", "True", _reason_of(pool.problem), pool.problem)
+    if facts.pool.problem is not None:
+        return Condition("Degraded", "True", _reason_of(facts.pool.problem), facts.pool.problem)
     if plan.hopeless is not None:
         return Condition(
             "Degraded", "True", plan.hopeless, f"The kubelet cannot use the image of a new Pod: {plan.hopeless}"
         )
     # The first poll of another runner resets the failures. The storage of one runner can fail all the same.
-    of_starts = _of_starts(plan.starts, repeated=REPEATED if pool.volumes is None else 1)
+    of_starts = _of_starts(plan.starts, repeated=REPEATED if facts.volumes is None else 1)
     if of_starts.status == "True":
         return of_starts
-    gated = None if pool.gated is None else Condition("Degraded", "False", "PodsGated", _tell_gated(pool.gated))
-    return _of_running(pool, plan, now=now) or gated or of_starts
+    gated = None if facts.gated is None else Condition("Degraded", "False", "PodsGated", _tell_gated(facts.gated))
+    return _of_running(facts, plan, now=now) or gated or of_starts
 
 
 def _reason_of(problem: str) -> str:
@@ -245,35 +240,37 @@ def _reason_of(problem: str) -> str:
     return "ContainerJobsDisabled" if problem == CONTAINERS_DISABLED else "InvalidSpec"
 
 
-def _of_running(pool: PoolNow, plan: PoolPlan, *, now: datetime) -> Condition | None:
+def _of_running(facts: StatusFacts, plan: PoolPlan, *, now: datetime) -> Condition | None:
     """Return the condition Degraded for a problem of a pool whose Pods start, or None if there is no problem."""
-    if pool.brake is not None:
-        return _of_runners(pool.brake)
-    if pool.blocked_mints is not None:
-        told = pool.blocked_mints.describe(busy=plan.counts.get(PodState.BUSY, 0), now=now)
-        return Condition("Degraded", "True", pool.blocked_mints.reason, told)
-    if pool.registration is not None:
-        return Condition("Degraded", "True", "RunnersNotRegistered", f"Runners are not registered: {pool.registration}")
-    if pool.volumes is not None and pool.volumes.unbound:
+    if facts.brake is not None:
+        return _of_runners(facts.brake)
+    if facts.blocked_mints is not None:
+        told = facts.blocked_mints.describe(busy=plan.counts.get(PodState.BUSY, 0), now=now)
+        return Condition("Degraded", "True", facts.blocked_mints.reason, told)
+    if facts.registration is not None:
+        return Condition(
+            "Degraded", "True", "RunnersNotRegistered", f"Runners are not registered: {facts.registration}"
+        )
+    if facts.volumes is not None and facts.volumes.unbound:
         told = (
-            f"Volumes without storage for {UNBOUND_AFTER:.0f} s or longer: {pool.volumes.unbound}; `kubectl describe "
+            f"Volumes without storage for {UNBOUND_AFTER:.0f} s or longer: {facts.volumes.unbound}; `kubectl describe "
             "pvc` has the cause, for example a storage class without room"
         )
         return Condition("Degraded", "True", "VolumesNotBound", told)
     if plan.lost:
         return Condition("Degraded", "True", "NodeLost", f"Pods on gone nodes: {plan.lost}")
-    if pool.held is not None:
+    if facts.held is not None:
         told = (
-            f"Deleted Pods stay because of finalizers of another program ({pool.held}): repair this program, or remove "
-            "the finalizers"
+            f"Deleted Pods stay because of finalizers of another program ({facts.held}): repair this program, or "
+            "remove the finalizers"
         )
         return Condition("Degraded", "True", "FinalizersRemain", told)
-    if pool.replicas_writer is not None:
+    if facts.pool.replicas_writer is not None:
         return Condition(
             "Degraded",
             "True",
             "ReplicasConflict",
-            f"Autoscaling is enabled, and {pool.replicas_writer} also sets spec.replicas: "
+            f"Autoscaling is enabled, and {facts.pool.replicas_writer} also sets spec.replicas: "
             "remove replicas from the manifest of the pool",
         )
     return None

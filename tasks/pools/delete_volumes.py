@@ -36,7 +36,7 @@ def delete_volumes(rt: Runtime, planned: Planned) -> None:
     not trusted. One reconcile deletes at most as many volumes as a reconcile may retire Pods.
     """
     volumes = planned.volumes
-    if volumes is None or not volumes.delete or planned.given.unchanged or not rt.transaction(may_delete, now=NOW):
+    if volumes is None or not volumes.delete or planned.given.pool.suspended or not rt.transaction(may_delete, now=NOW):
         return
     # In a random order, so that volumes that can never be deleted do not stop the others (L14).
     most = min(len(volumes.delete), budget_of(len(volumes.delete) + volumes.in_use))

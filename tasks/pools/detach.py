@@ -33,7 +33,7 @@ def detach_busy_pods(rt: Runtime, planned: Planned) -> None:
 
     Other Pods are being retired or are over, and their end removes the finalizer.
     """
-    if not planned.given.leaving:
+    if not planned.given.pool.terminating:
         return
     observed = planned.observed
     until = time.monotonic() + OWNERS_SECONDS

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from models.pools import pod_rows, pool_plans
+from models.pools import pod_rows, pool_mirror, pool_plans
 from models.pools.pod_rows import PodRow
 from models.pools.pools import Pool
 from models.state import pod_facts
@@ -24,9 +24,8 @@ from ostler.upstreams import Upstream
 from rules.claims.machines import RUNNERS, Purpose
 from rules.claims.pod_view import PodView
 from rules.pools import pool_plan
-from rules.pools.pod_security import is_refusal
 from rules.pools.pod_states import PodState, Registration, StateFacts, state_of
-from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, rolls
+from rules.pools.pool_plan import ObservedPod, PlanFacts, PoolPlan, rolls
 from rules.pools.starts import recovered
 from rules.pools.volumes import NO_VOLUMES, VolumePlan
 from rules.pools.workloads import Workload, pod_name, pod_name_of
@@ -59,8 +58,8 @@ class Planned:
     """The pool's row, as it was read when it was locked."""
     pod_rows: Sequence[PodRow]
     """The rows of the pool's Pods, as they were read under the pool's lock."""
-    given: ObservedPool
-    """The input of the plan: the pool as it was observed."""
+    given: PlanFacts
+    """The input of the plan: the pool's specification, and the facts beside it."""
     plan: PoolPlan
     committed: pool_plans.Committed
     """The rows and claims that were written for the plan."""
@@ -120,7 +119,7 @@ def make_plan(
     nodes: NodeSnapshot,
     most: int,
     now: datetime,
-) -> tuple[ObservedPool, PoolPlan]:
+) -> tuple[PlanFacts, PoolPlan]:
     """Return the input of the plan, and the plan.
 
     `nodes`: the nodes of the listed Pods. `most`: upper bound on Pods that the plan creates. The caller must hold the
@@ -147,22 +146,14 @@ def make_plan(
     polls = (row.first_polled_at for row in rows if row.id in fresh and row.first_polled_at is not None)
     starting = any(pod.state is PodState.STARTING and pod.seen for pod in pods)
     heard_from = now - timedelta(seconds=pool.start_timeout)
-    given = ObservedPool(
-        replicas=pool.replicas,
-        leaving=pool.draining or pool.deleted_at is not None,
-        forbidden=pool.problem is not None and is_refusal(pool.problem),
-        suspended=pool.paused or pool.problem is not None,
-        max_unavailable_percent=pool.max_unavailable_percent,
-        max_surge=pool.max_surge,
+    spec = pool_mirror.spec_of(pool)
+    given = PlanFacts(
+        pool=spec,
+        starts=recovered(pool_plans.starts_of(pool), first_polls=polls, rolls=rolls(spec, pods, now=now)),
         start_timeout=pool.start_timeout,
-        max_concurrent=pool.max_concurrent,
-        starts=pool_plans.starts_of(pool),
         retired=pool_plans.retired_in_tick(pool, now=now),
-        max_runner_age=pool.max_runner_age,
         web_beats=starting and unresponsive.web_beats(db, since=heard_from, now=now),
     )
-    starts = recovered(given.starts, first_polls=polls, rolls=rolls(given, pods, now=now))
-    given = replace(given, starts=starts)
     made = pool_plan.plan(given, pods, most=most, now=now)
     if made.retire and not gates.is_open(db, Upstream.KUBERNETES):
         given = replace(given, gate_open=False)

@@ -22,8 +22,7 @@ from rules.pools.draining import Drain, DrainReport
 from rules.pools.draining import report as report_drain
 from rules.pools.failing_calls import FailingCall
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import share_of
-from rules.pools.pool_status import PoolNow, WaitingPods, status_of
+from rules.pools.pool_status import StatusFacts, WaitingPods, status_of
 from rules.pools.volumes import Reclaim
 from tasks.claims.braking import update_brake
 from tasks.pools.plan import Planned
@@ -89,23 +88,18 @@ def write_status(
     `brake`: the brake of the pool, or None if the pool is not braked. `version`: a warning about the version of the
     pool's runner, or None if there is no reason for a warning. `failing`: the calls of the pool that fail.
     """
-    pool, given, plan = planned.pool_row, planned.given, planned.plan
+    pool, spec, plan = planned.pool_row, planned.given.pool, planned.plan
     if pool.deleted_at is not None:
         return
     mints = rt.transaction(blocked_mints, pool.id, now=now)
-    runners = rt.transaction(runners_of_pool, pool.id) if pool.registers_in is not None else None
+    runners = rt.transaction(runners_of_pool, pool.id) if spec.persistent else None
     registration = runners.failure if runners is not None and runners.online < plan.wanted else None
-    stands = PoolNow(
-        generation=pool.generation,
+    facts = StatusFacts(
+        pool=spec,
         selector=f"{POOL_LABEL}={pool.name}",
-        paused=pool.paused,
-        leaving=given.leaving,
-        problem=pool.problem,
-        allowed_unavailable=share_of(given),
-        drain=describe_drain(rt, planned, now=now) if given.leaving else None,
-        replicas_writer=pool.replicas_writer,
-        scaled_up_at=getattr(pool, "scaled_up_at", None),
-        scaled_down_at=getattr(pool, "scaled_down_at", None),
+        drain=describe_drain(rt, planned, now=now) if spec.terminating else None,
+        scaled_up_at=pool.scaled_up_at,
+        scaled_down_at=pool.scaled_down_at,
         brake=brake,
         blocked_mints=mints,
         registration=registration,
@@ -127,7 +121,7 @@ def write_status(
         ),
         volumes=planned.volumes if pool.volume_reclaim is not None else None,
     )
-    status = status_of(stands, plan, before=pool.status, now=now)
+    status = status_of(facts, plan, before=pool.status, now=now)
     if not pool_plans.status_is_due(pool, status, every=STATUS_SECONDS, now=now):
         return
     if status == pool.status:
@@ -169,7 +163,7 @@ def describe_drain(rt: Runtime, planned: Planned, *, now: datetime) -> DrainRepo
     oldest = rt.transaction(draining.oldest_job, pool.id)
     drain = Drain(
         since=pool.draining_since or now,
-        timeout=pool.drain_timeout,
+        timeout=planned.given.pool.drain_timeout,
         busy=plan.counts.get(PodState.BUSY, 0),
         left=plan.alive + plan.lost,
         oldest_job=None if oldest is None else oldest.id,

@@ -347,7 +347,7 @@ def planned_nothing(_rt: object, observed: object) -> SimpleNamespace:
     """Return a plan that creates and retires no Pod."""
     return SimpleNamespace(
         observed=observed,
-        given=SimpleNamespace(leaving=False),
+        given=SimpleNamespace(pool=SimpleNamespace(terminating=False)),
         pool_row=SimpleNamespace(max_job_seconds=None, volume_reclaim=None),
         pod_rows=(),
         plan=SimpleNamespace(goes_on=False),

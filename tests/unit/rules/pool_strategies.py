@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import strategies as st
 
+from rules.pools.pod_security import PodSecurity, refusal
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import ObservedPod, ObservedPool
+from rules.pools.pool_plan import ObservedPod, PlanFacts
+from tests.rows import pool_spec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+SPEC = pool_spec()
+REFUSED = refusal(PodSecurity.PRIVILEGED, allowed=PodSecurity.BASELINE, namespace="a", elevated_namespace="a")
+"""Problem of a pool that the cluster does not allow."""
+
+
+def pool(
+    replicas: int, *, leaving: bool = False, forbidden: bool = False, suspended: bool = False, **what: Any
+) -> PlanFacts:
+    """Return a pool for a plan. `what` has fields of its specification, and facts beside it."""
+    facts = {each.name: what.pop(each.name) for each in fields(PlanFacts) if each.name in what}
+    problem, deleted_at = REFUSED if forbidden else None, NOW if leaving else None
+    spec = replace(SPEC, replicas=replicas, paused=suspended, problem=problem, deleted_at=deleted_at, **what)
+    return PlanFacts(pool=spec, **{"web_beats": True, **facts})
+
 
 PLACES: tuple[Mapping[str, bool], ...] = (
     *[{}] * 6,
@@ -104,7 +122,7 @@ def id_of(pod: ObservedPod) -> int:
 
 seldom = st.sampled_from([False, False, False, False, True])
 pools_of = st.builds(
-    ObservedPool,
+    pool,
     replicas=st.integers(0, 60),
     leaving=seldom,
     forbidden=seldom,

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from rules.claims.machines import RUNNERS, Purpose
 from rules.pools.pod_states import AVAILABLE, PodState, Registration, StateFacts, state_of
-from rules.pools.pool_plan import IDLE, ObservedPod, ObservedPool, Why, unavailable_of
+from rules.pools.pool_plan import IDLE, ObservedPod, PlanFacts, Why, unavailable_of
 from tests.unit.rules.pool_strategies import (
     NOW,
     places,
     pods_of,
+    pool,
     registered,
     registered_in,
     registering,
@@ -25,7 +26,7 @@ from tests.unit.rules.pool_strategies import (
     starting,
     unregistered,
 )
-from tests.unit.rules.test_pool_plan import leaves, look, pod, pool, retired
+from tests.unit.rules.test_pool_plan import leaves, look, pod, retired
 
 HOUR = 3600.0
 
@@ -153,13 +154,13 @@ calm = registered_in(st.sampled_from([{}, {}, {}, {"cordoned": True}]))
 
 
 @st.composite
-def rollouts(draw: st.DrawFn) -> tuple[ObservedPool, list[ObservedPod]]:
+def rollouts(draw: st.DrawFn) -> tuple[PlanFacts, list[ObservedPod]]:
     """Return a pool and about as many Pods as it wants, most of them registered, so that a rollout has room."""
     pods = draw(pods_of(calm, calm, calm, calm, registered, registering, max_size=12))
     wanted = sum(not leaves(each) for each in pods) + draw(st.integers(-2, 2))
     percent, surge = draw(st.sampled_from([10, 25, 50, 100])), draw(st.sampled_from([None, 0, 0, 1, 3]))
-    of = pool(max(0, wanted), max_unavailable_percent=percent, max_surge=surge, max_runner_age=HOUR)
-    return replace(of, leaving=draw(seldom)), pods
+    given: dict[str, Any] = {"max_unavailable_percent": percent, "max_surge": surge, "max_runner_age": HOUR}
+    return pool(max(0, wanted), leaving=draw(seldom), **given), pods
 
 
 def refused(pods: Sequence[ObservedPod], chosen: Collection[int]) -> list[ObservedPod]:
@@ -168,7 +169,7 @@ def refused(pods: Sequence[ObservedPod], chosen: Collection[int]) -> list[Observ
 
 
 @given(rollouts())
-def test_no_runner_is_asked_for_twice_while_github_refuses(given: tuple[ObservedPool, list[ObservedPod]]) -> None:
+def test_no_runner_is_asked_for_twice_while_github_refuses(given: tuple[PlanFacts, list[ObservedPod]]) -> None:
     of, pods = given
     asked = {each.id for each in pods if each.marked}
     for _ in range(6):
@@ -179,7 +180,7 @@ def test_no_runner_is_asked_for_twice_while_github_refuses(given: tuple[Observed
 
 
 @given(rollouts())
-def test_no_busy_runner_is_retired_for_its_age(given: tuple[ObservedPool, list[ObservedPod]]) -> None:
+def test_no_busy_runner_is_retired_for_its_age(given: tuple[PlanFacts, list[ObservedPod]]) -> None:
     of, pods = given
     made = look(of, *pods)
     by_id = {each.id: each for each in pods}
@@ -213,7 +214,7 @@ def test_a_marked_runner_is_capacity_until_it_is_unregistered(wanted: int, pods:
 
 @given(rollouts())
 def test_a_rollout_leaves_enough_runners_that_github_showed_and_nobody_removes(
-    given: tuple[ObservedPool, list[ObservedPod]],
+    given: tuple[PlanFacts, list[ObservedPod]],
 ) -> None:
     of, pods = given
     kept = [each for each in pods if not leaves(each)]
@@ -222,7 +223,7 @@ def test_a_rollout_leaves_enough_runners_that_github_showed_and_nobody_removes(
     rolled = {each.id for each in made.retire if each.why in {Why.TEMPLATE, Why.CORDONED, Why.AGE}}
     if any(each.id in rolled and each.state is not PodState.STARTING for each in pods):
         online = [each for each in kept if each.state in AVAILABLE and not each.registering and not each.marked]
-        assert sum(each.id not in chosen for each in online) >= of.wanted - unavailable_of(of)
+        assert sum(each.id not in chosen for each in online) >= of.pool.wanted - unavailable_of(of)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import IDLE, ObservedPod, ObservedPool, PoolPlan, plan, rolls
+from rules.pools.pool_plan import IDLE, ObservedPod, PlanFacts, PoolPlan, plan, rolls
 from rules.pools.starts import IMAGE_REFUSED, NOTHING_YET, Starts, Trouble, accepted, recovered
 from tests.unit.rules.pool_strategies import NOW, pods_of, pools_of
 
@@ -36,7 +36,7 @@ class World:
     jobs of the Pods in `endless` do not end.
     """
 
-    pool: ObservedPool
+    pool: PlanFacts
     pods: dict[int, ObservedPod]
     lasts: Sequence[int]
     lost: frozenset[int]
@@ -53,7 +53,7 @@ class World:
         """Return the plan of a reconcile, after the failed starts were reset as `tasks.pools.plan` does."""
         polls = [at for number, at in self.polled.items() if number in self.pods and not self.pods[number].stale]
         starts = recovered(
-            self.pool.starts, first_polls=polls, rolls=rolls(self.pool, self.pods.values(), now=now or self.now)
+            self.pool.starts, first_polls=polls, rolls=rolls(self.pool.pool, self.pods.values(), now=now or self.now)
         )
         return plan(replace(self.pool, starts=starts), list(self.pods.values()), most=MOST, now=now or self.now)
 
@@ -175,7 +175,7 @@ def after_job_step(pod: ObservedPod) -> ObservedPod | None:
 )
 @settings(max_examples=150)
 def test_every_state_converges_to_the_wanted_fresh_pods_and_rests_without_events(
-    of: ObservedPool,
+    of: PlanFacts,
     pods: list[ObservedPod],
     starts: Starts,
     lasts: list[int],
@@ -184,12 +184,13 @@ def test_every_state_converges_to_the_wanted_fresh_pods_and_rests_without_events
     persistent: bool,
 ) -> None:
     # A pool whose runners grow old never rests.
-    of = replace(of, suspended=False, gate_open=True, web_beats=True, starts=starts, max_runner_age=None)
+    spec = replace(of.pool, paused=False, max_runner_age=None)
+    of = replace(of, pool=spec, gate_open=True, web_beats=True, starts=starts)
     world = World(of, {pod.id: pod for pod in pods}, lasts, lost, endless, persistent)
     while not world.rests:
         world.tick()
         assert world.ticks < LIMIT, "the pool does not come to rest"
     busy = [pod for pod in world.pods.values() if world.is_endless(pod)]
-    assert len(world.pods) == max(of.wanted, len(busy))
+    assert len(world.pods) == max(of.pool.wanted, len(busy))
     warm = [pod for pod in world.pods.values() if pod not in busy]
     assert all(pod.state is PodState.WARM and not pod.stale and not pod.cordoned for pod in warm)

@@ -13,7 +13,7 @@ from rules.pools.pod_states import AVAILABLE, PodState
 from rules.pools.pool_plan import (
     IDLE,
     ObservedPod,
-    ObservedPool,
+    PlanFacts,
     PoolPlan,
     Why,
     budget_of,
@@ -22,7 +22,7 @@ from rules.pools.pool_plan import (
     unavailable_of,
 )
 from rules.pools.starts import Starts, Trouble
-from tests.unit.rules.pool_strategies import NOW, pods_of, pools_of
+from tests.unit.rules.pool_strategies import NOW, pods_of, pool, pools_of
 
 MOST = 50
 
@@ -44,11 +44,7 @@ def pod(
     )
 
 
-def pool(replicas: int, **what: object) -> ObservedPool:
-    return ObservedPool(replicas=replicas, **{"web_beats": True, **what})  # type: ignore[arg-type]
-
-
-def look(of: ObservedPool, *pods: ObservedPod, most: int = MOST) -> PoolPlan:
+def look(of: PlanFacts, *pods: ObservedPod, most: int = MOST) -> PoolPlan:
     return plan(of, pods, most=most, now=NOW)
 
 
@@ -289,7 +285,7 @@ def leaves(each: ObservedPod) -> bool:
 
 @given(pools_of, pods_of())
 def test_plan_retires_no_pod_that_might_have_a_job_and_stays_within_its_bounds(
-    of: ObservedPool, pods: list[ObservedPod]
+    of: PlanFacts, pods: list[ObservedPod]
 ) -> None:
     made = look(of, *pods)
     by_id = {each.id: each for each in pods}
@@ -304,12 +300,12 @@ def test_plan_retires_no_pod_that_might_have_a_job_and_stays_within_its_bounds(
     if any(by_id[each].state is not PodState.STARTING for each in rolled):
         serving = [each for each in kept if each.state in AVAILABLE and not each.registering and not each.marked]
         now = replace(of, starts=made.starts)  # a rollout without room goes on without surge
-        assert sum(each not in gone for each in serving) >= of.wanted - unavailable_of(now)
-    assert made.create <= max(0, of.wanted + surge_of(of) - len(kept))
+        assert sum(each not in gone for each in serving) >= of.pool.wanted - unavailable_of(now)
+    assert made.create <= max(0, of.pool.wanted + surge_of(of) - len(kept))
     starts = sum(each.state is PodState.STARTING and each not in gone for each in kept)
-    assert made.create == 0 or made.create + starts <= of.max_concurrent
-    missing = 0 if of.unchanged else of.wanted - len(kept)
-    assert made.create >= min(missing, MOST, of.max_concurrent - starts), "a Pod that leaves is replaced at once"
+    assert made.create == 0 or made.create + starts <= of.pool.max_concurrent
+    missing = 0 if of.pool.suspended else of.pool.wanted - len(kept)
+    assert made.create >= min(missing, MOST, of.pool.max_concurrent - starts), "a Pod that leaves is replaced at once"
 
 
 @pytest.mark.parametrize("state", PodState)

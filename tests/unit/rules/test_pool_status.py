@@ -17,12 +17,13 @@ from rules.pools.failing_calls import REPEATED, FailingCall
 from rules.pools.pod_security import PodSecurity, refusal
 from rules.pools.pod_states import PodState
 from rules.pools.pool_plan import PoolPlan
-from rules.pools.pool_status import Condition, PoolNow, WaitingPods, conditions_of, dated, status_of, written
+from rules.pools.pool_status import Condition, StatusFacts, WaitingPods, conditions_of, dated, status_of, written
 from rules.pools.starts import Starts, Trouble
 from rules.pools.volumes import VolumePlan
+from tests.rows import pool_spec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-POOL = PoolNow(generation=3, selector="a=b", paused=False, leaving=False, problem=None, allowed_unavailable=0)
+POOL = StatusFacts(pool=pool_spec(generation=3), selector="a=b")
 BRAKE = Brake(
     account_id=None, since=NOW, last_at=NOW, probe_at=NOW, jobs=1, pods=3, exit_code=1, why="the runner failed"
 )
@@ -36,17 +37,21 @@ def plan(warm: int = 2, *, wanted: int = 2, starts: Starts | None = None, **more
     return PoolPlan(counts=counts, wanted=wanted, starts=starts or Starts(), **more)
 
 
-def of_type(kind: str, pool: PoolNow, made: PoolPlan) -> Condition:
+def of_spec(**changed: Any) -> StatusFacts:
+    return replace(POOL, pool=replace(POOL.pool, **changed))
+
+
+def of_type(kind: str, pool: StatusFacts, made: PoolPlan) -> Condition:
     return next(each for each in conditions_of(pool, made, now=NOW) if each.type == kind)
 
 
-def ready(pool: PoolNow, made: PoolPlan) -> tuple[str, str]:
+def ready(pool: StatusFacts, made: PoolPlan) -> tuple[str, str]:
     found = of_type("Ready", pool, made)
     assert found.message
     return found.status, found.reason
 
 
-def degraded(pool: PoolNow, made: PoolPlan) -> tuple[str, str, str]:
+def degraded(pool: StatusFacts, made: PoolPlan) -> tuple[str, str, str]:
     found = of_type("Degraded", pool, made)
     return found.status, found.reason, found.message
 
@@ -90,7 +95,7 @@ def test_a_time_is_written_in_utc() -> None:
 def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
     first = status_of(POOL, plan(), before=None, now=NOW)
     later = NOW + timedelta(hours=1)
-    second = status_of(replace(POOL, generation=4), plan(0), before=first, now=later)
+    second = status_of(of_spec(generation=4), plan(0), before=first, now=later)
     times = {each["type"]: each["lastTransitionTime"] for each in second["conditions"]}
     assert times == {
         "Ready": "2026-01-01T13:00:00Z",
@@ -113,19 +118,23 @@ def test_a_dated_condition_has_all_that_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("warm", "wanted", "allowed", "expected"),
+    ("warm", "wanted", "percent", "expected"),
     [
-        (2, 2, 0, ("True", "PodsAvailable")),
-        (1, 2, 0, ("False", "PodsStarting")),
-        (1, 2, 1, ("True", "PodsAvailable")),
-        (1, 3, 1, ("False", "PodsStarting")),
-        (0, 1, 1, ("False", "PodsStarting")),
-        (0, 0, 0, ("True", "PodsAvailable")),
-        (2, 2, -1, ("True", "PodsAvailable")),
+        (2, 2, 10, ("True", "PodsAvailable")),
+        (1, 2, 10, ("True", "PodsAvailable")),
+        (1, 3, 10, ("False", "PodsStarting")),
+        (0, 1, 10, ("False", "PodsStarting")),
+        (0, 1, 100, ("False", "PodsStarting")),
+        (0, 0, 10, ("True", "PodsAvailable")),
+        (3, 6, 50, ("True", "PodsAvailable")),
+        (2, 6, 50, ("False", "PodsStarting")),
+        (18, 20, 10, ("True", "PodsAvailable")),
+        (17, 20, 10, ("False", "PodsStarting")),
     ],
 )
-def test_a_pool_is_ready_with_enough_pods(warm: int, wanted: int, allowed: int, expected: tuple[str, str]) -> None:
-    assert ready(replace(POOL, allowed_unavailable=allowed), plan(warm, wanted=wanted)) == expected
+def test_a_pool_is_ready_with_enough_pods(warm: int, wanted: int, percent: int, expected: tuple[str, str]) -> None:
+    pool = of_spec(replicas=wanted, max_unavailable_percent=percent)
+    assert ready(pool, plan(warm, wanted=wanted)) == expected
 
 
 def test_pods_that_wait_for_another_program_have_conditions_of_their_own() -> None:
@@ -156,13 +165,13 @@ def test_failing_calls_are_named_beside_every_other_problem() -> None:
 
 
 def test_a_pool_that_wants_no_pods_is_not_ready_when_its_spec_is_wrong() -> None:
-    assert ready(replace(POOL, problem="no image"), plan(0, wanted=0)) == ("False", "PodsMissing")
-    assert ready(replace(POOL, problem="no image"), plan(1, wanted=1)) == ("True", "PodsAvailable")
+    assert ready(of_spec(problem="no image"), plan(0, wanted=0)) == ("False", "PodsMissing")
+    assert ready(of_spec(problem="no image"), plan(1, wanted=1)) == ("True", "PodsAvailable")
 
 
 def test_pool_that_the_cluster_does_not_allow_is_not_ready_while_a_job_runs() -> None:
     problem = refusal(PodSecurity.PRIVILEGED, allowed=PodSecurity.BASELINE, namespace="a", elevated_namespace="a")
-    assert ready(replace(POOL, problem=problem), plan(1, wanted=0)) == ("False", "PodSecurityNotAllowed")
+    assert ready(of_spec(problem=problem), plan(1, wanted=0)) == ("False", "PodSecurityNotAllowed")
 
 
 def test_pods_are_missing_when_something_keeps_them_from_starting() -> None:
@@ -171,16 +180,16 @@ def test_pods_are_missing_when_something_keeps_them_from_starting() -> None:
 
 
 def test_a_pool_that_is_deleted_or_paused_says_so() -> None:
-    assert ready(replace(POOL, leaving=True), plan()) == ("False", "Deleted")
-    assert ready(replace(POOL, paused=True), plan()) == ("True", "Paused")
-    assert ready(replace(POOL, paused=True), plan(0)) == ("False", "Paused")
+    assert ready(of_spec(deleted_at=NOW), plan()) == ("False", "Deleted")
+    assert ready(of_spec(paused=True), plan()) == ("True", "Paused")
+    assert ready(of_spec(paused=True), plan(0)) == ("False", "Paused")
 
 
 def test_a_used_up_quota_is_told_while_pods_are_missing() -> None:
     short = Starts(trouble=Trouble.QUOTA, detail="10 of 10 cores")
-    assert ready(POOL, plan(1, starts=short)) == ("False", "QuotaExceeded")
-    assert of_type("Ready", POOL, plan(1, starts=short)).message == "10 of 10 cores"
-    assert ready(replace(POOL, allowed_unavailable=1), plan(1, starts=short)) == ("True", "QuotaExceeded")
+    assert ready(POOL, plan(0, starts=short)) == ("False", "QuotaExceeded")
+    assert of_type("Ready", POOL, plan(0, starts=short)).message == "10 of 10 cores"
+    assert ready(POOL, plan(1, starts=short)) == ("True", "QuotaExceeded")
     assert ready(POOL, plan(2, starts=short)) == ("True", "PodsAvailable")
 
 
@@ -204,7 +213,7 @@ def test_a_pool_without_problems_is_not_degraded() -> None:
 
 def test_the_problem_of_the_spec_is_told_first_and_then_that_of_the_image() -> None:
     everything = plan(hopeless="ErrImagePull", starts=Starts(trouble=Trouble.REFUSED, detail="no"), lost=1)
-    assert degraded(replace(POOL, problem="no image"), everything) == ("True", "InvalidSpec", "no image")
+    assert degraded(of_spec(problem="no image"), everything) == ("True", "InvalidSpec", "no image")
     status, reason, message = degraded(POOL, everything)
     assert (status, reason) == ("True", "ErrImagePull")
     assert "ErrImagePull" in message
@@ -230,7 +239,7 @@ def test_one_failed_start_degrades_nothing() -> None:
 
 
 def test_a_brake_is_told_with_its_account_and_its_cure() -> None:
-    everything = replace(POOL, blocked_mints=HELD, replicas_writer="argo")
+    everything = replace(of_spec(replicas_writer="argo"), blocked_mints=HELD)
     status, reason, message = degraded(replace(everything, brake=BRAKE), plan(lost=1))
     assert (status, reason) == ("True", "RunnersDoNotStart")
     assert message == f"Runners do not start: {BRAKE.describe()}"
@@ -268,10 +277,10 @@ def test_one_failed_start_degrades_a_pool_with_volumes_alone() -> None:
 
 
 def test_lost_nodes_are_told_before_a_second_writer_of_replicas() -> None:
-    found = degraded(replace(POOL, replicas_writer="argo"), plan(lost=2))
+    found = degraded(of_spec(replicas_writer="argo"), plan(lost=2))
     assert found[:2] == ("True", "NodeLost")
     assert "2" in found[2]
-    found = degraded(replace(POOL, replicas_writer="argo"), plan())
+    found = degraded(of_spec(replicas_writer="argo"), plan())
     assert found[:2] == ("True", "ReplicasConflict")
     assert "argo" in found[2]
 

@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import ObservedPod, ObservedPool, PoolPlan, plan, rolls
-from rules.pools.pool_status import PoolNow, conditions_of
+from rules.pools.pool_plan import ObservedPod, PoolPlan, plan, rolls
+from rules.pools.pool_status import StatusFacts, conditions_of
 from rules.pools.starts import NOTHING_YET, Starts, Trouble, accepted, over_quota, recovered
+from tests.unit.rules.pool_strategies import SPEC, pool
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 TICK, STARTS_IN, ENDS_IN = 10, 20, 10
@@ -95,17 +96,15 @@ class Cluster:
                 pod.polled = self.seconds
         observed = [self._observe(pod) for pod in self.pods]
         polls = [BEGUN + timedelta(seconds=pod.polled) for pod in self.pods if pod.polled is not None and not pod.stale]
-        pool = ObservedPool(
-            replicas=self.replicas,
+        given = pool(
+            self.replicas,
             max_surge=self.surge,
             max_unavailable_percent=self.percent,
-            web_beats=True,
             start_timeout=self.start_timeout,
-            starts=self.starts,
         )
-        going = rolls(pool, observed, now=now)
-        pool = replace(pool, starts=recovered(self.starts, first_polls=polls, rolls=going))
-        made = plan(pool, observed, most=50, now=now)
+        going = rolls(given.pool, observed, now=now)
+        given = replace(given, starts=recovered(self.starts, first_polls=polls, rolls=going))
+        made = plan(given, observed, most=50, now=now)
         self.made, self.starts = made, made.starts
         for each in made.retire:
             pod = next(pod for pod in self.pods if pod.id == each.id)
@@ -231,8 +230,7 @@ def test_conditions_say_that_a_roll_on_full_nodes_goes_on_without_surge() -> Non
 def told(cluster: Cluster, kind: str) -> tuple[str, str, str]:
     """Return status, reason and message of a condition after the last tick."""
     assert cluster.made is not None
-    pool = PoolNow(generation=1, selector="", paused=False, leaving=False, problem=None, allowed_unavailable=1)
-    found = conditions_of(pool, cluster.made, now=BEGUN)
+    found = conditions_of(StatusFacts(pool=SPEC, selector=""), cluster.made, now=BEGUN)
     return next((each.status, each.reason, each.message) for each in found if each.type == kind)
 
 

@@ -11,9 +11,10 @@ from k8s_adapters.calls.client import Json
 from k8s_adapters.runners.pods import read_pod
 from models.pools.pod_rows import PodRow
 from rules.pools.pod_states import PodState
-from rules.pools.pool_plan import ObservedPool, PoolPlan, Why, plan
+from rules.pools.pool_plan import PlanFacts, PoolPlan, Why, plan
 from tasks.pools.plan import observed_pod
 from tasks.worker.nodes import NodeSnapshot
+from tests.rows import pool_spec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FAILED = {"terminated": {"exitCode": 1, "reason": "Error"}}
@@ -43,7 +44,7 @@ def planned(sidecar: Json, *, age: float, started: bool) -> tuple[PodState, Pool
     row = PodRow(id=1, name="p", uid="u", attempt_id="a", template_hash="h", created_at=created, **nobody, **flags)
     nodes = NodeSnapshot(known=frozenset({"node"}), cordoned=frozenset(), gone={})
     found = observed_pod(row, pod, template_hash="h", generation=created, nodes=nodes, now=NOW)
-    return found.state, plan(ObservedPool(replicas=1, web_beats=True), [found], most=9, now=NOW)
+    return found.state, plan(PlanFacts(pool=pool_spec(replicas=1), web_beats=True), [found], most=9, now=NOW)
 
 
 @pytest.mark.parametrize(
