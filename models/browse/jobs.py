@@ -20,6 +20,7 @@ from models.claims.queue_heads import heads_beside, one_of
 from models.db import epochs
 from models.db.sql import text
 from models.pools import failing_calls
+from models.pools.pool_mirror import spec_of
 from models.pools.pool_plans import starts_of
 from models.pools.pools import Pool, routes
 from models.routing.usage import usage_of
@@ -33,7 +34,7 @@ from rules.pools.failing_calls import lasting
 from rules.routing.access import Access
 from rules.routing.holds import HoldReason
 from rules.waiting.closest import closest_pool
-from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts, TopAccount
+from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, SupplyFacts, TopAccount
 from rules.waiting.jobs import explain
 from rules.waiting.steps import Explanation
 
@@ -310,7 +311,7 @@ def pool_facts(
     job_id: int | None = None,
     accounts: Collection[int] | None = None,
     now: datetime,
-) -> PoolFacts:
+) -> SupplyFacts:
     """Return the facts about a pool, for the explanation of the job `job_id` or of the pool itself.
 
     `accounts` contains the ids of the accounts that the caller may see. If the pool has a brake, the failed runners of
@@ -319,11 +320,8 @@ def pool_facts(
     """
     row = db.execute(
         text("""
-            SELECT p.id, p.name, p.vcpu, p.memory, p.replicas, p.draining, p.deleted_at IS NOT NULL AS deleted,
-                   p.rerouting_since IS NOT NULL
-                       OR coalesce(CAST(:job AS bigint) = ANY(p.rerouting_jobs), false) AS rerouting, p.autoscaled,
-                   p.max_replicas, p.paused, p.problem, p.template_hash, p.failed_starts, p.failed_at,
-                   p.start_trouble, p.start_detail, p.create_after, p.failing_calls, p.status,
+            SELECT p.*, p.rerouting_since IS NOT NULL
+                       OR coalesce(CAST(:job AS bigint) = ANY(p.rerouting_jobs), false) AS rerouting,
                    (SELECT CAST(percentile_cont(0.5) WITHIN GROUP (
                         ORDER BY extract(epoch FROM r.first_polled_at - r.created_at)) AS float8)
                     FROM runner_pods r WHERE r.pool_id = p.id AND r.gone_at IS NULL) AS starts_in,
@@ -348,15 +346,12 @@ def pool_facts(
     ).one_or_none()
     pods = offered(db, row.id, now=now)
     brake = runner_failures.read(db, row.id, row.template_hash)
-    starts = starts_of(cast("Pool", row))  # the row has every column of the pool that this function reads
-    return PoolFacts(
+    pool = cast("Pool", row)
+    starts = starts_of(pool)
+    return SupplyFacts(
         id=row.id,
-        name=row.name,
-        vcpu_millicores=row.vcpu,
-        memory_mib=row.memory,
-        replicas=row.replicas,
-        draining=row.draining,
-        deleted=row.deleted,
+        spec=spec_of(pool),
+        deleted=pool.deleted_at is not None,
         rerouting=row.rerouting,
         taken=row.taken,
         top=None
@@ -364,10 +359,6 @@ def pool_facts(
         else TopAccount(top.login, top.pods, top.queued),
         warm=pods.free,
         silent=pods.silent,
-        autoscaled=row.autoscaled,
-        max_replicas=row.max_replicas,
-        paused=row.paused,
-        problem=row.problem,
         trouble=None if starts.without_surge else starts.trouble,
         trouble_detail=starts.detail,
         starting=(row.status or {}).get("starting", 0),

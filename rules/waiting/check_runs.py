@@ -46,7 +46,7 @@ def _ended(job: JobFacts, *, shown: bool) -> Told | None:
         said = describe(end, pod="the Pod of the job") or "the Pod of the job ended"
         limit = ""
         if end.how is How.OUT_OF_MEMORY and job.pool is not None:
-            limit = f" Its pool gives each job {gib(job.pool.memory_mib)} GiB."
+            limit = f" Its pool gives each job {gib(job.pool.spec.charged_mib)} GiB."
         return Told("failed", f"The Pod of the job ended before the job: {_WORDS[end.how]}", f"{said}.{limit}")
     return Told("ended", f"The job ended: {job.conclusion or 'no conclusion'}", "The job is over.") if shown else None
 

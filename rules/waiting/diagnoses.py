@@ -13,7 +13,7 @@ from rules.claims.machines import ClaimState, Purpose
 from rules.claims.pod_ends import How, PodEnd, describe
 from rules.routing.access import cure_of
 from rules.waiting.budgets import cores, gib
-from rules.waiting.facts import HeldAccount, PoolFacts
+from rules.waiting.facts import HeldAccount, SupplyFacts
 from rules.waiting.held import held_by
 from rules.waiting.pods import cure_of_brake, enlarge, why_no_pod
 from rules.waiting.steps import Diagnosis, Explanation, Finding, Result, Source, sentence
@@ -275,7 +275,7 @@ class Decision:
 
 
 def of_pool(
-    pool: PoolFacts, queue: PoolQueue, counted: Counted | None, decision: Decision | None, *, fleet: str | None
+    pool: SupplyFacts, queue: PoolQueue, counted: Counted | None, decision: Decision | None, *, fleet: str | None
 ) -> Diagnosis:
     """Return the diagnosis of a pool. `fleet` is what stops the whole fleet, or None."""
     found = [
@@ -291,7 +291,7 @@ def of_pool(
         if counted is None
         else Finding("pods", Result.PASSED, counted.words or "none", Source.KUBERNETES, counted.at),
     ]
-    if pool.deleted or pool.draining:
+    if pool.spec.terminating:
         why = "the RunnerPool was deleted" if pool.deleted else f"the pool drains: {queue.trouble or 'it has begun'}"
         found.append(Finding("spec", Result.WAITS, why, Source.KUBERNETES))
     elif pool.rerouting:
@@ -312,15 +312,15 @@ def of_pool(
     return Diagnosis.of(found, otherwise="Nothing is in the way of this pool.")
 
 
-def _status(pool: PoolFacts, trouble: str) -> Finding:
+def _status(pool: SupplyFacts, trouble: str) -> Finding:
     """Return what the status of the RunnerPool and its held jobs say."""
     if not trouble:
         return Finding("status", Result.PASSED, "no problem detected", Source.KUBERNETES)
-    cure = why_no_pod(pool)[1] if pool.problem or pool.failing or pool.trouble else None
+    cure = why_no_pod(pool)[1] if pool.spec.problem or pool.failing or pool.trouble else None
     return Finding("status", Result.WAITS, trouble, Source.KUBERNETES, cure=cure)
 
 
-def _free(pool: PoolFacts, *, waits: bool) -> Finding:
+def _free(pool: SupplyFacts, *, waits: bool) -> Finding:
     """Return whether the pool has a warm Pod, and why not. It is a problem only while a job waits for a Pod."""
     if pool.warm:
         words = "1 Pod is warm" if pool.warm == 1 else f"{pool.warm} Pods are warm"
@@ -330,15 +330,15 @@ def _free(pool: PoolFacts, *, waits: bool) -> Finding:
     return Finding("warm", result, f"no Pod is warm: {why}", Source.KUBERNETES, cure=cure)
 
 
-def _autoscaler(pool: PoolFacts, decision: Decision | None) -> Finding:
-    if not pool.autoscaled:
-        words = f"off; `ostler pool scale` sets the replicas, which are {pool.replicas}"
+def _autoscaler(pool: SupplyFacts, decision: Decision | None) -> Finding:
+    if not pool.spec.autoscaled:
+        words = f"off; `ostler pool scale` sets the replicas, which are {pool.spec.replicas}"
         return Finding("autoscaler", Result.PASSED, words, Source.POSTGRES)
     if decision is None:
         return Finding("autoscaler", Result.OPEN, "it has not checked the pool yet", Source.POSTGRES)
-    full = pool.replicas >= pool.max_replicas
+    full = pool.spec.replicas >= pool.spec.max_replicas
     words = f"{decision.verdict}: {decision.why}"
-    cure = enlarge(pool, pool.max_replicas + 1) if full else None
+    cure = enlarge(pool, pool.spec.max_replicas + 1) if full else None
     return Finding("autoscaler", Result.PASSED, words, Source.POSTGRES, decision.at, cure)
 
 

@@ -9,6 +9,7 @@ from rules.claims.fairness import Budget, Turn, Usage
 from rules.claims.machines import ClaimState, JobState, Stamp
 from rules.claims.pod_ends import PodEnd
 from rules.claims.runner_brakes import Brake
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.starts import Trouble
 from rules.routing.holds import HoldReason
 from rules.waiting.steps import Expected
@@ -43,32 +44,23 @@ class TopAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolFacts:
-    """The pool of a job.
+class SupplyFacts:
+    """A pool, with the facts beside its specification that decide whether its jobs get Pods.
 
     `warm` is the number of warm Pods that the matcher can use, and `taken` the number of Pods with a live job claim.
     `top` is None if no Pod has a job, or if the account is hidden from the reader.
     """
 
     id: int
-    name: str
-    vcpu_millicores: int
-    memory_mib: int
-    replicas: int
-    draining: bool
-    deleted: bool
+    spec: PoolSpec
     taken: int
     warm: int
     silent: int = 0
     """Number of Pods whose polls are held by a web process that has sent no heartbeat. The matcher ignores them."""
     rerouting: bool = False
     """The routing fields of the pool have changed, and the pool's queued jobs will soon be routed again."""
-    autoscaled: bool = False
-    max_replicas: int = 0
-    """Maximum number of replicas that the autoscaler may set. Without autoscaling, the value has no meaning."""
-    paused: bool = False
-    problem: str | None = None
-    """Error in the RunnerPool that prevents the creation of Pods, or None."""
+    deleted: bool = False
+    """The object of the pool is gone."""
     trouble: Trouble | None = None
     trouble_detail: str = ""
     failing: str | None = None
@@ -151,7 +143,7 @@ class JobFacts:
     account: str
     budget: Budget
     usage: Usage
-    pool: PoolFacts | None
+    pool: SupplyFacts | None
     ahead: int | None
     claim: ClaimFacts | None
     runner: str | None

@@ -16,7 +16,7 @@ from rules.claims.machines import ClaimState, JobState, Stamp
 from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
 from rules.waiting.budgets import budget_cure, cores, gib, short_of_budget, use_of_budget
-from rules.waiting.facts import ClaimFacts, JobFacts, PoolFacts, RegisteredRunners
+from rules.waiting.facts import ClaimFacts, JobFacts, RegisteredRunners, SupplyFacts
 from rules.waiting.held import explain_hold
 from rules.waiting.pods import cure_of_brake, enlarge, why_no_pod
 from rules.waiting.steps import Check, Explanation, Result, Step, WaitsFor
@@ -165,18 +165,18 @@ def _pool(job: JobFacts) -> _Outcome:
         return held
     pool = job.pool
     if job.state is not JobState.QUEUED or job.hold_reason is not None:
-        serves = pool is not None and not (pool.deleted or pool.draining or _is_in_doubt(job))
-        return _Passed(f"Pool {pool.name} serves the job.") if pool is not None and serves else None
-    if pool is None or pool.deleted or pool.draining:
-        what = "The job has no pool" if pool is None else f"Pool {pool.name} of the job takes no new jobs"
+        serves = pool is not None and not (pool.spec.terminating or _is_in_doubt(job))
+        return _Passed(f"Pool {pool.spec.name} serves the job.") if pool is not None and serves else None
+    if pool is None or pool.spec.terminating:
+        what = "The job has no pool" if pool is None else f"Pool {pool.spec.name} of the job takes no new jobs"
         return Explanation(WaitsFor.POOL, f"{what}; the job is matched again within a minute.")
     if pool.rerouting:
         return Explanation(
             WaitsFor.POOL,
-            f"Pool {pool.name} of the job has changed, and Ostler is routing the jobs of the pool again. This job is "
-            "routed soon.",
+            f"Pool {pool.spec.name} of the job has changed, and Ostler is routing the jobs of the pool again. This job "
+            "is routed soon.",
         )
-    return _Passed(f"Pool {pool.name} serves the job.")
+    return _Passed(f"Pool {pool.spec.name} serves the job.")
 
 
 def _runner_group(job: JobFacts) -> _Outcome:
@@ -185,7 +185,7 @@ def _runner_group(job: JobFacts) -> _Outcome:
     # The group is checked after a budget of 0.
     if job.pool is None or job.hold_reason is HoldReason.BUDGET_ZERO or _is_in_doubt(job):
         return None
-    return _Passed(f"No known runner group of pool {job.pool.name} refuses the repository.")
+    return _Passed(f"No known runner group of pool {job.pool.spec.name} refuses the repository.")
 
 
 def _backoff(job: JobFacts) -> _Outcome:
@@ -201,8 +201,8 @@ def _runners(job: JobFacts) -> _Outcome:
         return _queued_at_github(job, pool, pool.runners)
     brake = pool.brake
     if brake is None or brake.account_id not in {None, job.account_id}:
-        return _Passed(f"No failures of runners limit pool {pool.name} for this account.")
-    whose = f"pool {pool.name}" if brake.account_id is None else f"account {job.account} in pool {pool.name}"
+        return _Passed(f"No failures of runners limit pool {pool.spec.name} for this account.")
+    whose = f"pool {pool.spec.name}" if brake.account_id is None else f"account {job.account} in pool {pool.spec.name}"
     return Explanation(
         WaitsFor.POOL,
         f"The runners of {whose} do not start: {brake.describe()}. Ostler tries one job at a time, the next job at "
@@ -212,18 +212,19 @@ def _runners(job: JobFacts) -> _Outcome:
     )
 
 
-def _queued_at_github(job: JobFacts, pool: PoolFacts, runners: RegisteredRunners) -> Explanation:
+def _queued_at_github(job: JobFacts, pool: SupplyFacts, runners: RegisteredRunners) -> Explanation:
     """Return the explanation of a job that GitHub must give to a persistent runner."""
-    many = f"{runners.online} of {pool.replicas} runners are online, and {runners.busy} of them run a job"
+    many = f"{runners.online} of {pool.spec.replicas} runners are online, and {runners.busy} of them run a job"
     failure = "" if runners.failure is None else f" The last registration failed: {runners.failure}."
     failure += "" if pool.failing is None else f" The API server does not create Pods: {pool.failing}."
-    most = pool.max_replicas if pool.autoscaled else pool.replicas
-    short = short_of_budget(job, pool) if pool.autoscaled else None
+    most = pool.spec.max_replicas if pool.spec.autoscaled else pool.spec.replicas
+    short = short_of_budget(job, pool) if pool.spec.autoscaled else None
     if short is not None:
         failure += f" The autoscaler adds no runner for account {job.account}, whose budget has no room: {short}."
     return Explanation(
         WaitsFor.GITHUB,
-        f"The runners of pool {pool.name} are persistent, so GitHub chooses a runner for the job: {many}.{failure}",
+        f"The runners of pool {pool.spec.name} are persistent, so GitHub chooses a runner for the job: {many}."
+        f"{failure}",
         f"{enlarge(pool, most + 1)} If runners are idle, check that {runners.scope} and the pool's runnerGroup admit "
         "the repository of the job.",
     )
@@ -264,11 +265,13 @@ def _pod(job: JobFacts) -> _Outcome:
     if pool.warm:
         return _Passed(_warm(pool) + ".")
     why, cure = why_no_pod(pool)
-    return Explanation(WaitsFor.POD, f"No Pod of pool {pool.name} is warm: {why}.", cure, next_at=pool.create_after)
+    return Explanation(
+        WaitsFor.POD, f"No Pod of pool {pool.spec.name} is warm: {why}.", cure, next_at=pool.create_after
+    )
 
 
-def _warm(pool: PoolFacts) -> str:
-    return f"Pool {pool.name} has {pool.warm} {'warm Pod' if pool.warm == 1 else 'warm Pods'}"
+def _warm(pool: SupplyFacts) -> str:
+    return f"Pool {pool.spec.name} has {pool.warm} {'warm Pod' if pool.warm == 1 else 'warm Pods'}"
 
 
 def _turn(job: JobFacts) -> _Outcome:
@@ -367,7 +370,7 @@ def _is_persistent(job: JobFacts) -> bool:
     return job.pool is not None and job.pool.runners is not None
 
 
-def _pool_of_dispatched(job: JobFacts) -> PoolFacts | None:
+def _pool_of_dispatched(job: JobFacts) -> SupplyFacts | None:
     """Return the pool of a job that is queued without a hold, or None if the job has none or is in another state."""
     return job.pool if job.state is JobState.QUEUED and job.hold_reason is None else None
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from rules.claims.runner_brakes import Brake
 from rules.pools.starts import Trouble
-from rules.waiting.facts import PoolFacts
+from rules.waiting.facts import SupplyFacts
 
 
-def why_no_pod(pool: PoolFacts) -> tuple[str, str]:
+def why_no_pod(pool: SupplyFacts) -> tuple[str, str]:
     """Return the reason why no Pod is warm, and the cure.
 
     If there are several obstacles, the reason is the first obstacle that a person can remove.
     """
-    if pool.problem is not None:
-        return f"the RunnerPool is invalid ({pool.problem})", f"Correct the spec of RunnerPool {pool.name}."
-    if pool.paused:
-        return "the pool is paused and creates no Pods", f"Resume the pool: `ostler pool resume {pool.name}`."
-    most = pool.max_replicas if pool.autoscaled else pool.replicas
+    if pool.spec.problem is not None:
+        return f"the RunnerPool is invalid ({pool.spec.problem})", f"Correct the spec of RunnerPool {pool.spec.name}."
+    if pool.spec.paused:
+        return "the pool is paused and creates no Pods", f"Resume the pool: `ostler pool resume {pool.spec.name}`."
+    most = pool.spec.max_replicas if pool.spec.autoscaled else pool.spec.replicas
     if most <= 0:
-        field = "spec.autoscaling.maxReplicas" if pool.autoscaled else "replicas"
+        field = "spec.autoscaling.maxReplicas" if pool.spec.autoscaled else "replicas"
         return f"the field {field} of the pool is 0", f"Waiting does not help. {enlarge(pool, 1)}"
     if pool.failing is not None:
         return f"the API server does not create its Pods ({pool.failing})", _FAILING_CURE
@@ -35,15 +35,15 @@ def why_no_pod(pool: PoolFacts) -> tuple[str, str]:
         )
     if pool.gated is not None:
         return pool.gated[:1].lower() + pool.gated[1:], _GATED_CURE
-    counts = f"{pool.taken} of {pool.replicas} Pods have a job"
+    counts = f"{pool.taken} of {pool.spec.replicas} Pods have a job"
     counts += "" if pool.top is None else f": {pool.top.describe()}"
-    if pool.taken < pool.replicas:
+    if pool.taken < pool.spec.replicas:
         why = ", without a surge Pod because no node has room for one more" if pool.without_surge else ""
         return f"{counts}, and the others start, end or are replaced{why}{_starts(pool)}", (
             "Wait until a Pod starts. If none starts within a few minutes, run "
-            f"`kubectl describe rpool {pool.name}` in the namespace of the pool."
+            f"`kubectl describe rpool {pool.spec.name}` in the namespace of the pool."
         )
-    if not pool.autoscaled or pool.replicas >= most:
+    if not pool.spec.autoscaled or pool.spec.replicas >= most:
         return counts, f"Wait until one of these jobs ends, or make the pool larger. {enlarge(pool, most + 1)}"
     if pool.cluster_gate is not None:
         return f"{counts}, and the autoscaler adds no Pods while the gate of Kubernetes is tripped", (
@@ -54,7 +54,7 @@ def why_no_pod(pool: PoolFacts) -> tuple[str, str]:
     )
 
 
-def _starts(pool: PoolFacts) -> str:
+def _starts(pool: SupplyFacts) -> str:
     if not pool.starting:
         return ""
     seconds = "less than 1" if pool.starts_in is not None and pool.starts_in < 1 else f"{pool.starts_in or 0:.0f}"
@@ -69,14 +69,14 @@ def cure_of_brake(brake: Brake) -> str:
     return _TOO_OLD_CURE if brake.accepted is None else _DISPUTED_CURE
 
 
-def enlarge(pool: PoolFacts, least: int) -> str:
+def enlarge(pool: SupplyFacts, least: int) -> str:
     """Return a sentence that tells an operator how to enlarge a pool to at least `least` Pods.
 
     In an autoscaled pool, the operator may only change `maxReplicas`.
     """
-    if pool.autoscaled:
-        return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.name} to {least} or more."
-    return f"Set the replicas: `ostler pool scale {pool.name} {least}`, or more."
+    if pool.spec.autoscaled:
+        return f"Set spec.autoscaling.maxReplicas of RunnerPool {pool.spec.name} to {least} or more."
+    return f"Set the replicas: `ostler pool scale {pool.spec.name} {least}`, or more."
 
 
 _TOO_OLD_CURE = "Use an image with a newer runner in the RunnerPool. The pool resumes as soon as its template changes."

@@ -69,4 +69,4 @@ def test_only_a_failure_of_the_infrastructure_is_told_without_a_wait(
     assert (None if found is None else found.title) == expected
     assert found is None or found.state == "failed"
     if end is OOM and found is not None:
-        assert f"Its pool gives each job {POOL.memory_mib / 1024:g} GiB" in found.text
+        assert f"Its pool gives each job {POOL.spec.charged_mib / 1024:g} GiB" in found.text

@@ -16,7 +16,7 @@ from rules.routing.holds import HoldReason
 from rules.waiting.facts import ClaimFacts, JobFacts, RegisteredRunners
 from rules.waiting.jobs import explain
 from rules.waiting.steps import Check, Expected, Result, Step
-from tests.unit.rules.test_waiting import JOB, POOL
+from tests.unit.rules.test_waiting import JOB, POOL, of_spec
 
 AT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 BRAKE = Brake(7, AT, AT, AT, jobs=3, pods=4, exit_code=1, why="the Pod has ended")
@@ -24,10 +24,10 @@ FULL = Usage(count=2, vcpu_millicores=4000, memory_mib=8192)
 RUNNERS = RegisteredRunners(scope="orgs/acme", online=2, busy=1)
 
 POOLS = st.builds(
-    replace,
+    of_spec,
     st.just(POOL),
     warm=st.integers(0, 2),
-    draining=st.booleans(),
+    deleted_at=st.sampled_from([None, AT]),
     rerouting=st.booleans(),
     paused=st.booleans(),
     brake=st.sampled_from([None, BRAKE, replace(BRAKE, account_id=8)]),
@@ -88,7 +88,7 @@ def test_first_check_that_the_job_cannot_pass_is_the_explanation(job: JobFacts, 
 
 
 def test_a_queued_job_shows_every_step_that_stops_it_and_the_rest_as_open() -> None:
-    found = checks(usage=FULL, pool=replace(POOL, warm=0, paused=True), ahead=2, queued_at=AT)
+    found = checks(usage=FULL, pool=of_spec(POOL, warm=0, paused=True), ahead=2, queued_at=AT)
     assert [step for step, each in found.items() if each.result is Result.WAITS] == [Step.BUDGET, Step.POD]
     assert found[Step.ENVIRONMENT].at == AT
     assert "creates no Pods" in (found[Step.POD].evidence or "")
@@ -137,7 +137,7 @@ def test_the_next_try_is_the_end_of_the_hold_the_next_probe_or_the_next_creation
 
 def test_starting_pods_are_told_with_the_usual_time_of_a_start() -> None:
     def told(**changes: object) -> str:
-        short = replace(POOL, warm=0, replicas=3, taken=1)
+        short = of_spec(POOL, warm=0, replicas=3, taken=1)
         return explain(replace(JOB, pool=replace(short, **changes))).summary  # type: ignore[arg-type]
 
     assert told(starting=2, starts_in=11.6).endswith("; 2 Pods start now; a start takes 12 s in the median.")

@@ -26,8 +26,10 @@ from rules.waiting.diagnoses import (
     of_pod,
     of_pool,
 )
-from rules.waiting.facts import HeldAccount, PoolFacts
+from rules.waiting.facts import HeldAccount, SupplyFacts
 from rules.waiting.steps import Diagnosis, Explanation, Finding, Result, Source, WaitsFor
+from tests.rows import pool_spec
+from tests.unit.rules.test_waiting import of_spec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 PERIODS = Periods(sweep=60, resume=5, reconcile=10)
@@ -150,14 +152,14 @@ def test_runner_of_a_pod_is_what_github_said_last() -> None:
     assert "GitHub answers 500" in pod(claim=failing).summary
 
 
-POOL = PoolFacts(1, "small", 2000, 4096, replicas=3, draining=False, deleted=False, taken=0, warm=2)
+POOL = SupplyFacts(1, pool_spec(replicas=3), taken=0, warm=2)
 QUEUE = PoolQueue(queued=0, held=0, oldest_queued_at=None, trouble="")
 COUNTED = Counted("2 warm", NOW)
 
 
-def pool(facts: PoolFacts = POOL, queue: PoolQueue = QUEUE, *, fleet: str | None = None) -> Diagnosis:
+def pool(facts: SupplyFacts = POOL, queue: PoolQueue = QUEUE, *, fleet: str | None = None) -> Diagnosis:
     decision = Decision("up", "3 = 3", NOW)
-    return of_pool(facts, queue, COUNTED, decision if facts.autoscaled else None, fleet=fleet)
+    return of_pool(facts, queue, COUNTED, decision if facts.spec.autoscaled else None, fleet=fleet)
 
 
 def test_pool_without_a_problem_says_so() -> None:
@@ -172,13 +174,13 @@ def test_pool_is_explained_by_its_first_problem_and_the_cure() -> None:
     assert pool(fleet="frozen: x").summary == "Frozen: x."
     assert pool(broken, told).summary == "ImagePullFailed: no such image."
     assert "Correct `image`" in (pool(broken, told).cure or "")
-    assert pool(replace(POOL, warm=0, paused=True), waiting).summary.startswith("No pod is warm".replace("pod", "Pod"))
-    assert pool(replace(POOL, draining=True), waiting).summary == "The pool drains: it has begun."
-    assert pool(replace(POOL, deleted=True)).summary == "The RunnerPool was deleted."
+    assert pool(of_spec(POOL, warm=0, paused=True), waiting).summary.startswith("No pod is warm".replace("pod", "Pod"))
+    assert pool(of_spec(POOL, deleted_at=NOW), waiting).summary == "The pool drains: it has begun."
+    assert pool(of_spec(POOL, deleted_at=NOW, deleted=True)).summary == "The RunnerPool was deleted."
 
 
 def test_pool_shows_the_last_decision_of_the_autoscaler() -> None:
-    scaled = replace(POOL, autoscaled=True, max_replicas=3)
+    scaled = of_spec(POOL, autoscaled=True, max_replicas=3)
     assert finding(pool(scaled), "autoscaler").evidence == "up: 3 = 3"
     assert finding(pool(scaled), "autoscaler").at == NOW
     assert "maxReplicas" in (finding(pool(scaled), "autoscaler").cure or "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,21 +28,12 @@ from rules.pools.starts import Trouble
 from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels
 from rules.waiting.closest import closest_pool
-from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, PoolFacts, RegisteredRunners, TopAccount
+from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, RegisteredRunners, SupplyFacts, TopAccount
 from rules.waiting.jobs import explain
 from rules.waiting.steps import Explanation, WaitsFor
+from tests.rows import pool_spec
 
-POOL = PoolFacts(
-    id=1,
-    name="small",
-    vcpu_millicores=2000,
-    memory_mib=4096,
-    replicas=3,
-    draining=False,
-    deleted=False,
-    taken=1,
-    warm=2,
-)
+POOL = SupplyFacts(1, pool_spec(replicas=3, vcpu_millicores=2000, memory_mib=4096), taken=1, warm=2)
 JOB = JobFacts(
     id=1,
     state=JobState.QUEUED,
@@ -61,6 +52,12 @@ JOB = JobFacts(
     conclusion=None,
     near=None,
 )
+
+
+def of_spec(pool: SupplyFacts, **changed: Any) -> SupplyFacts:
+    """Return a pool with these changes of its specification, or of the facts beside it."""
+    facts = {each.name: changed.pop(each.name) for each in fields(SupplyFacts) if each.name in changed}
+    return replace(pool, spec=replace(pool.spec, **changed), **facts)
 
 
 def claimed(state: ClaimState, stamp: Stamp = Stamp.ON) -> Explanation:
@@ -111,14 +108,14 @@ def test_a_job_waits_for_budget_exactly_when_its_pod_does_not_fit(usage: Usage, 
 def test_a_queued_job_waits_for_a_pod_or_for_the_matcher() -> None:
     assert explain(JOB).waits_for is WaitsFor.MATCH
     assert explain(replace(JOB, pool=replace(POOL, warm=0))).waits_for is WaitsFor.POD
-    assert explain(replace(JOB, pool=replace(POOL, draining=True))).waits_for is WaitsFor.POOL
+    assert explain(replace(JOB, pool=of_spec(POOL, deleted_at=datetime.now(UTC)))).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, pool=replace(POOL, rerouting=True))).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, pool=None)).waits_for is WaitsFor.POOL
     assert explain(replace(JOB, ahead=1)).summary.startswith("1 job of the same account in the same pool comes")
 
 
 def no_pod(**changes: Any) -> Explanation:
-    return explain(replace(JOB, pool=replace(POOL, warm=0, **changes)))
+    return explain(replace(JOB, pool=of_spec(POOL, **{"warm": 0, **changes})))
 
 
 @pytest.mark.parametrize(
@@ -331,7 +328,8 @@ def test_a_release_that_nothing_failed_says_no_more() -> None:
 
 def test_a_job_without_a_pool_is_told_apart_from_one_whose_pool_goes() -> None:
     assert explain(replace(JOB, pool=None)).summary.startswith("The job has no pool;")
-    for going in (replace(POOL, deleted=True), replace(POOL, draining=True)):
+    drains = of_spec(POOL, deleted_at=datetime.now(UTC))
+    for going in (drains, replace(drains, deleted=True)):
         assert explain(replace(JOB, pool=going)).summary.startswith("Pool small of the job takes no new jobs;")
 
 
@@ -405,7 +403,7 @@ def test_a_job_of_a_persistent_pool_waits_for_github_and_gets_a_cure() -> None:
         found.summary
     )
     assert "`ostler pool scale small 4`" in (found.cure or "")
-    full = replace(JOB, pool=replace(persistent, autoscaled=True, max_replicas=9), budget=Budget(0, 2000, 4096))
+    full = replace(JOB, pool=of_spec(persistent, autoscaled=True, max_replicas=9), budget=Budget(0, 2000, 4096))
     found = explain(full)
     assert "The autoscaler adds no runner for account acme, whose budget has no room: it uses" in found.summary
     assert "Set spec.autoscaling.maxReplicas of RunnerPool small to 10 or more." in (found.cure or "")
@@ -468,7 +466,7 @@ def test_job_that_the_plan_leaves_beside_a_free_pod_is_told_the_rule(
             reservations=reservations,
             last={},
         )
-        pool = replace(POOL, vcpu_millicores=1000, memory_mib=1024, warm=slots - len(plan.picks))
+        pool = of_spec(POOL, vcpu_millicores=1000, memory_mib=1024, warm=slots - len(plan.picks))
         facts = replace(JOB, budget=view.budget, usage=view.usage, pool=pool, turn=turn, reserved_for="99 of a/b")
         found = explain(facts)
         assert found.waits_for is WaitsFor.BUDGET
