@@ -19,7 +19,7 @@ from kubernetes.utils.quantity import parse_quantity
 from k8s_adapters.calls.client import Json, KubeClient
 from k8s_adapters.runners.runners import build_pod
 from ostler.errors import Gone, Retryable
-from rules.pools.fleets import NOTHING, Fleet, Node, Size, Taint, Toleration
+from rules.pools.fleets import NOTHING, Fleet, Needs, Node, Size, Taint, Toleration
 from rules.pools.pool_spec import HOOK_PODS, PoolSpec
 from rules.sweeps.nodes import NodeHealth, Ready
 from rules.upstream.retry import RetryPolicy
@@ -29,15 +29,6 @@ _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 _CORDONED = "node.kubernetes.io/unschedulable"
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """Requirements of the Pods of a pool: their resource requests, their node selector, and their tolerations."""
-
-    size: Size
-    fleet: Fleet
-    tolerations: tuple[Toleration, ...]
 
 
 @dataclass(frozen=True, slots=True)

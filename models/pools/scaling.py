@@ -34,7 +34,7 @@ MINUTES = 60
 
 
 @dataclass(frozen=True, slots=True)
-class PoolRow:
+class Load:
     """A pool's row with the numbers of its Pods.
 
     - `alive`: how many Pods are not terminal, not gone, not being retired, and not on a gone node.
@@ -95,7 +95,7 @@ def trust(db: Connection, *, now: datetime) -> Trust:
     return Trust(barred=str(tripped[0]) if tripped else None, doubt=epoch.doubt)
 
 
-def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]:
+def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[Load]:
     """Return the pools of a namespace whose object is not known to be gone, with the numbers of their Pods."""
     rows = db.execute(
         text("""
@@ -131,7 +131,7 @@ def pool_rows(db: Connection, *, namespace: str, now: datetime) -> list[PoolRow]
         """),
         {"namespace": namespace, "now": now, "web_alive": now - WEB_ALIVE},
     )
-    return [PoolRow(*row) for row in rows]
+    return [Load(*row) for row in rows]
 
 
 def queues(db: Connection, pools: Mapping[int, Places]) -> list[Queue]:

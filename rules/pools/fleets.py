@@ -122,6 +122,15 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """Requirements of the Pods of a pool: their resource requests, their node selector, and their tolerations."""
+
+    size: Size
+    fleet: Fleet
+    tolerations: tuple[Toleration, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A pool of a fleet: the Pods that it wants, and the size of one Pod."""
 

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rules.pools.fleets import NOTHING, Fleet, Member, Node, Size, Toleration, capacity, share
+from rules.pools.fleets import NOTHING, Member, Needs, Node, Size, capacity, share
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict, decide, explain, growth_only, left, wanted
 
 STUCK_AFTER = timedelta(seconds=60)
@@ -39,27 +40,44 @@ def stuck(*, queue: int, idle: bool, oldest: datetime | None, now: datetime) -> 
     return f"jobs have waited since {oldest:%H:%M:%S} UTC, although Pods are idle"
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
-    """One pool at one evaluation.
+def hands_off(pool: PoolSpec) -> str | None:
+    """Return why the autoscaler must not set the replicas of a pool, or None if it may set them."""
+    if pool.terminating:
+        return "the deletion of the pool was requested"
+    if pool.paused:
+        return "the pool is paused"
+    if pool.problem is not None:
+        return f"the pool cannot be used: {pool.problem}"
+    return None if pool.autoscaled else "autoscaling.enabled is false"
 
-    `hands_off` explains why the autoscaler leaves the pool unchanged, or is None if the autoscaler may change the pool.
-    `holds` is the number of Pods that an unchanged pool has, or will have, on its nodes. `scaled_up_at` is None if the
-    pool was never scaled up.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contender:
+    """One pool at one evaluation, with the id of its row, its demand, and the number of its Pods that are `alive`.
+
+    `scaled_up_at` is None if the pool was never scaled up.
     """
 
-    pool_id: int
-    replicas: int
-    limits: Limits
+    id: int
+    pool: PoolSpec
+    needs: Needs
     demand: Demand
-    size: Size
-    fleet: Fleet
-    tolerations: tuple[Toleration, ...]
+    alive: int
     scaled_up_at: datetime | None
-    holds: int
-    hands_off: str | None = None
     stuck: str | None = None
     """Reason why the pool's queue must not trigger a scale-up, or None if it may."""
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits of the autoscaler for the pool."""
+        pool = self.pool
+        return Limits(pool.min_warm, pool.max_replicas, pool.scale_down_delay, pool.target_busy_percent)
+
+    @property
+    def holds(self) -> Size:
+        """Return what the Pods of an unchanged pool use, or will use, of its nodes."""
+        grows_by_hand = not (self.pool.terminating or self.pool.paused or self.pool.problem)
+        return self.needs.size.times(max(self.pool.replicas, self.alive) if grows_by_hand else self.alive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,52 +100,52 @@ class Outcome:
 
 
 def plan(
-    views: Sequence[PoolView], *, nodes: Sequence[Node] | None, doubts: Doubts, now: datetime
+    contenders: Sequence[Contender], *, nodes: Sequence[Node] | None, doubts: Doubts, now: datetime
 ) -> dict[int, Outcome]:
     """Return the outcome of each pool. `nodes` is None if the nodes could not be read."""
     outcomes: dict[int, Outcome] = {}
-    for fleet in {view.fleet for view in views}:
-        shared = [view for view in views if view.fleet == fleet]
-        scaled = [view for view in shared if view.hands_off is None]
-        tolerations = [each for view in shared for each in view.tolerations]
+    for fleet in {each.needs.fleet for each in contenders}:
+        shared = [each for each in contenders if each.needs.fleet == fleet]
+        scaled = [each for each in shared if hands_off(each.pool) is None]
+        tolerations = [toleration for each in shared for toleration in each.needs.tolerations]
         room = None if nodes is None else capacity(fleet, nodes, tolerations)
-        others = sum((view.size.times(view.holds) for view in shared if view.hands_off is not None), start=NOTHING)
-        members = [Member(view.pool_id, wanted(view.demand, view.limits), view.size) for view in scaled]
+        others = sum((each.holds for each in shared if hands_off(each.pool) is not None), start=NOTHING)
+        members = [Member(each.id, wanted(each.demand, each.limits), each.needs.size) for each in scaled]
         granted = share(members, room=room, taken=others)
-        for view in scaled:
+        for each in scaled:
             hoped = granted
             if nodes is not None and any(node.not_ready for node in nodes):
-                lost_before = now - timedelta(seconds=view.limits.scale_down_delay)
+                lost_before = now - timedelta(seconds=each.pool.scale_down_delay)
                 room_again = capacity(fleet, nodes, tolerations, lost_before=lost_before)
                 hoped = share(members, room=room_again, taken=others)
-            outcomes[view.pool_id] = _outcome(
-                view, granted[view.pool_id], room, hoped=hoped[view.pool_id], doubts=doubts, now=now
-            )
-    for view in views:
-        if view.hands_off is not None:
-            outcomes[view.pool_id] = Outcome(left(view.replicas, view.hands_off), Parts(0, 0, 0))
+            outcomes[each.id] = _outcome(each, granted[each.id], room, hoped=hoped[each.id], doubts=doubts, now=now)
+    for each in contenders:
+        if (why := hands_off(each.pool)) is not None:
+            outcomes[each.id] = Outcome(left(each.pool.replicas, why), Parts(0, 0, 0))
     return outcomes
 
 
 def _outcome(
-    view: PoolView, granted: Parts, room: Size | None, *, hoped: Parts, doubts: Doubts, now: datetime
+    contender: Contender, granted: Parts, room: Size | None, *, hoped: Parts, doubts: Doubts, now: datetime
 ) -> Outcome:
     """Return the outcome of a pool.
 
     `hoped` is the grant that the pool would have if the nodes that are not Ready became Ready again.
     """
+    replicas, limits, since = contender.pool.replicas, contender.limits, contender.scaled_up_at
     if doubts.barred is not None:
-        return Outcome(left(view.replicas, doubts.barred), granted)
-    short_of = None if room is None else f"{view.fleet}: {room.vcpu / 1000:g} vCPU, {room.memory / 1024:.1f} GiB"
-    why = explain(view.demand, view.limits, granted, short_of=short_of)
-    decision = decide(view.replicas, granted, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now)
+        return Outcome(left(replicas, doubts.barred), granted)
+    fleet = contender.needs.fleet
+    short_of = None if room is None else f"{fleet}: {room.vcpu / 1000:g} vCPU, {room.memory / 1024:.1f} GiB"
+    why = explain(contender.demand, limits, granted, short_of=short_of)
+    decision = decide(replicas, granted, limits=limits, scaled_up_at=since, why=why, now=now)
     if decision.verdict is Verdict.DOWN and hoped.total > granted.total:
         why = f"{why}; but a node that is not Ready counts until scaleDownDelay has passed"
-        decision = decide(view.replicas, hoped, limits=view.limits, scaled_up_at=view.scaled_up_at, why=why, now=now)
+        decision = decide(replicas, hoped, limits=limits, scaled_up_at=since, why=why, now=now)
         if decision.verdict is not Verdict.DOWN:
-            decision = left(view.replicas, why)
-    if view.stuck is not None and decision.verdict is Verdict.UP:
-        decision = left(view.replicas, f"{why}; but {view.stuck}")
+            decision = left(replicas, why)
+    if contender.stuck is not None and decision.verdict is Verdict.UP:
+        decision = left(replicas, f"{why}; but {contender.stuck}")
     if doubts.shrinking is not None:
-        decision = growth_only(decision, view.replicas, why=f"{why}; but {doubts.shrinking}")
+        decision = growth_only(decision, replicas, why=f"{why}; but {doubts.shrinking}")
     return Outcome(decision, granted)

@@ -31,7 +31,7 @@ from k8s_adapters.pools.pools import get_pool, list_pools, scale_pool
 from k8s_adapters.runners.events import pool_of
 from models.claims import runner_failures
 from models.pools import scaling
-from models.pools.scaling import PoolRow, Trust
+from models.pools.scaling import Load, Trust
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError
@@ -41,9 +41,9 @@ from rules.claims.runner_brakes import Brake
 from rules.pools import node_sharing
 from rules.pools.demand import Places, Queue, dispatchable
 from rules.pools.fleets import Node
-from rules.pools.node_sharing import Doubts, Outcome, PoolView, stuck
+from rules.pools.node_sharing import Contender, Doubts, Outcome, hands_off, stuck
 from rules.pools.pool_spec import PoolSpec
-from rules.pools.scaling import Demand, Limits, Verdict
+from rules.pools.scaling import Demand, Verdict
 from tasks.pools.facts import problem_of
 from tasks.pools.mirror_pools import mirror_pool
 from tasks.worker.base import SWEEP, SWEEP_LIST, SWEEP_ROW, calls, remaining, task
@@ -71,22 +71,11 @@ _LOGGED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Demand of a pool.
-
-    `stuck`: why the queue of the pool must not trigger a scale-up, or None if the queue may trigger a scale-up.
-    """
-
-    demand: Demand
-    stuck: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Scaled:
     """A pool with its row, its demand, and the outcome of the autoscaler for it."""
 
     pool: PoolSpec
-    row: PoolRow
+    row: Load
     demand: Demand
     outcome: Outcome
 
@@ -177,11 +166,24 @@ def decide_all(
     rows = {row.uid: row for namespace in namespaces for row in scaling.pool_rows(db, namespace=namespace, now=now)}
     found = [(pool, rows[pool.uid]) for pool in pools if pool.uid in rows]
     asked = asked_of(db, found, now=now) if trust.barred is None else {}
-    views = [view_of(pool, row, asked.get(row.id, Asked(Demand(row.load, 0, 0)))) for pool, row in found]
-    outcomes = node_sharing.plan(views, nodes=nodes, doubts=doubts_of(trust, unread=unread), now=now)
+    contenders = []
+    for pool, row in found:
+        demand, why_stuck = asked.get(row.id, (Demand(row.load, 0, 0), None))
+        contenders.append(
+            Contender(
+                id=row.id,
+                pool=pool,
+                needs=needs_of(pool),
+                demand=demand,
+                alive=row.alive,
+                scaled_up_at=row.quiet_since,
+                stuck=why_stuck,
+            )
+        )
+    outcomes = node_sharing.plan(contenders, nodes=nodes, doubts=doubts_of(trust, unread=unread), now=now)
     return [
-        Scaled(pool, row, view.demand, outcomes[row.id])
-        for (pool, row), view in zip(found, views, strict=True)
+        Scaled(pool, row, each.demand, outcomes[row.id])
+        for (pool, row), each in zip(found, contenders, strict=True)
         if pool.autoscaled
     ]
 
@@ -194,8 +196,10 @@ def doubts_of(trust: Trust, *, unread: str | None) -> Doubts:
     return Doubts(barred=trust.barred, shrinking=trust.doubt or unread)
 
 
-def asked_of(db: Connection, found: Sequence[tuple[PoolSpec, PoolRow]], *, now: datetime) -> dict[int, Asked]:
-    """Return the demand of each pool, by the id of the pool's row.
+def asked_of(
+    db: Connection, found: Sequence[tuple[PoolSpec, Load]], *, now: datetime
+) -> dict[int, tuple[Demand, str | None]]:
+    """Return the demand of each pool, by the id of the pool's row, and why its queue must not trigger a scale-up.
 
     All pools compete for the budgets of the accounts. A pool that cannot grow competes only with the Pods that it
     already has.
@@ -215,7 +219,7 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSpec, PoolRow]], *, now: 
         if dispatchable([replace(queue, jobs=1)], accounts, {queue.pool_id: places[queue.pool_id]})[queue.pool_id]:
             oldest[queue.pool_id] = min(queue.queued_at, oldest.get(queue.pool_id, queue.queued_at))
     return {
-        row.id: Asked(
+        row.id: (
             Demand(load=row.load, queue=queued[row.id], usual=usual.get(row.id, 0)),
             stuck(queue=queued[row.id], idle=row.idle, oldest=oldest.get(row.id), now=now),
         )
@@ -223,7 +227,7 @@ def asked_of(db: Connection, found: Sequence[tuple[PoolSpec, PoolRow]], *, now: 
     }
 
 
-def usual_of(db: Connection, rows: Sequence[PoolRow], *, now: datetime) -> dict[int, int]:
+def usual_of(db: Connection, rows: Sequence[Load], *, now: datetime) -> dict[int, int]:
     """Return the usual load of pools by the ids of their rows. A load that is too old is counted again."""
     stale = [row.id for row in rows if row.typical_at is None or now - row.typical_at >= scaling.USUAL_EVERY]
     return {row.id: row.usual or 0 for row in rows} | scaling.count_usual(db, stale, now=now)
@@ -239,7 +243,7 @@ def limited(queue: Queue, brake: Brake | None) -> Queue:
     return replace(queue, jobs=min(1, queue.jobs))
 
 
-def places_of(pool: PoolSpec, row: PoolRow) -> Places:
+def places_of(pool: PoolSpec, row: Load) -> Places:
     """Return how many further jobs a pool could take at its largest possible size, and the vCPU and memory of one job.
 
     An autoscaled pool can grow to its maximum, and any other usable pool to its replicas. A job uses this amount of
@@ -251,36 +255,6 @@ def places_of(pool: PoolSpec, row: PoolRow) -> Places:
     elif not pool.autoscaled and not pool.paused and pool.problem is None:
         most = max(pool.replicas, row.alive)
     return Places(max(0, most - row.load), pool.charged_millicores, pool.charged_mib)
-
-
-def hands_off(pool: PoolSpec) -> str | None:
-    """Return why the autoscaler must not set the replicas of a pool, or None if it may set them."""
-    if pool.terminating:
-        return "the deletion of the pool was requested"
-    if pool.paused:
-        return "the pool is paused"
-    if pool.problem is not None:
-        return f"the pool cannot be used: {pool.problem}"
-    return None if pool.autoscaled else "autoscaling.enabled is false"
-
-
-def view_of(pool: PoolSpec, row: PoolRow, asked: Asked) -> PoolView:
-    """Return a pool in the form that `rules.pools.node_sharing` needs for its plan."""
-    needs = needs_of(pool)
-    grows_by_hand = not (pool.terminating or pool.paused or pool.problem)
-    return PoolView(
-        pool_id=row.id,
-        replicas=pool.replicas,
-        limits=Limits(pool.min_warm, pool.max_replicas, pool.scale_down_delay, pool.target_busy_percent),
-        demand=asked.demand,
-        size=needs.size,
-        fleet=needs.fleet,
-        tolerations=needs.tolerations,
-        scaled_up_at=row.quiet_since,
-        holds=max(pool.replicas, row.alive) if grows_by_hand else row.alive,
-        hands_off=hands_off(pool),
-        stuck=asked.stuck,
-    )
 
 
 def carry_out(rt: Runtime, scaled: Scaled) -> None:

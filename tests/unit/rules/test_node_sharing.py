@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from rules.pools.fleets import Fleet, Node, Size, Taint
-from rules.pools.node_sharing import Doubts, Outcome, PoolView, plan
-from rules.pools.scaling import Decision, Demand, Limits, Parts, Verdict
+from rules.pools.fleets import Fleet, Needs, Node, Size, Taint
+from rules.pools.node_sharing import Contender, Doubts, Outcome, plan
+from rules.pools.scaling import Decision, Demand, Parts, Verdict
+from tests.rows import pool_spec
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DELAY = 600.0
@@ -35,18 +36,9 @@ def node(*, lost: float | None = None, dated: bool = True, taints: tuple[Taint, 
 
 
 def decided(*nodes: Node, replicas: int = 18, warm: int = 18, load: int = 0, delay: float = DELAY) -> Decision:
-    view = PoolView(
-        pool_id=1,
-        replicas=replicas,
-        limits=Limits(warm, 100, delay),
-        demand=Demand(load, 0, 0),
-        size=Size(1000, 1000),
-        fleet=Fleet(),
-        tolerations=(),
-        scaled_up_at=None,
-        holds=replicas,
-    )
-    return plan([view], nodes=nodes, doubts=Doubts(), now=NOW)[1].decision
+    contender = view(replicas=replicas, load=load, min_warm=warm, scale_down_delay=delay)
+    contender = replace(contender, needs=Needs(Size(1000, 1000), Fleet(), ()))
+    return plan([contender], nodes=nodes, doubts=Doubts(), now=NOW)[1].decision
 
 
 def test_a_lost_node_shrinks_a_pool_after_the_delay_only() -> None:
@@ -88,33 +80,34 @@ def test_all_nodes_lost_change_nothing(lost: float) -> None:
     assert decided(node(lost=lost), node(lost=lost)).verdict is Verdict.STEADY
 
 
-def view(pool_id: int = 1, **changed: Any) -> PoolView:
-    made = PoolView(
-        pool_id=pool_id,
-        replicas=3,
-        limits=Limits(0, 100, DELAY),
-        demand=Demand(5, 0, 0),
-        size=Size(1000, 1024),
-        fleet=Fleet(),
-        tolerations=(),
-        scaled_up_at=None,
-        holds=3,
+def view(
+    pool_id: int = 1, *, load: int = 5, since: datetime | None = None, stuck: str | None = None, **spec: Any
+) -> Contender:
+    """Return a pool that wants `load` Pods, with these fields of its specification."""
+    given = {"autoscaled": True, "replicas": 3, "min_warm": 0, "max_replicas": 100, "scale_down_delay": DELAY, **spec}
+    return Contender(
+        id=pool_id,
+        pool=pool_spec(**given),
+        needs=Needs(Size(1000, 1024), Fleet(), ()),
+        demand=Demand(load, 0, 0),
+        alive=0,
+        scaled_up_at=since,
+        stuck=stuck,
     )
-    return replace(made, **changed)
 
 
 def test_a_pool_that_is_not_scaled_stays_and_is_granted_nothing() -> None:
-    found = plan([view(hands_off="paused")], nodes=None, doubts=Doubts(), now=NOW)[1]
-    assert found == Outcome(Decision(3, Verdict.LEFT, "paused"), Parts(0, 0, 0))
+    found = plan([view(paused=True)], nodes=None, doubts=Doubts(), now=NOW)[1]
+    assert found == Outcome(Decision(3, Verdict.LEFT, "the pool is paused"), Parts(0, 0, 0))
 
 
 def test_what_other_pools_hold_is_not_granted() -> None:
-    views = [view(1, demand=Demand(0, 0, 0), limits=Limits(9, 100, DELAY)), view(2, hands_off="paused", holds=4)]
+    views = [view(1, load=0, min_warm=9), replace(view(2, paused=True, replicas=9), alive=4)]
     found = plan(views, nodes=[node()], doubts=Doubts(), now=NOW)[1]
     assert found.decision.replicas == 5
     assert found.decision.why == "0 with jobs + 0 queued + 9 warm = 9; 5 fit (all nodes: 9 vCPU, 87.9 GiB)"
     lost = plan(
-        [replace(views[0], replicas=18, limits=Limits(18, 100, DELAY)), views[1]],
+        [view(1, load=0, replicas=18, min_warm=18), views[1]],
         nodes=[node(), node(lost=1)],
         doubts=Doubts(),
         now=NOW,
@@ -123,9 +116,9 @@ def test_what_other_pools_hold_is_not_granted() -> None:
 
 
 def test_a_scale_up_that_was_lately_delays_a_scale_down() -> None:
-    lately = view(replicas=9, scaled_up_at=NOW - timedelta(seconds=1))
+    lately = view(replicas=9, since=NOW - timedelta(seconds=1))
     assert plan([lately], nodes=None, doubts=Doubts(), now=NOW)[1].decision.verdict is Verdict.COOLING
-    few = replace(lately, limits=Limits(0, 100, 10.0), scaled_up_at=NOW - timedelta(seconds=11))
+    few = view(replicas=9, scale_down_delay=10.0, since=NOW - timedelta(seconds=11))
     assert plan([few], nodes=None, doubts=Doubts(), now=NOW)[1].decision.verdict is Verdict.DOWN
 
 
@@ -148,8 +141,6 @@ def test_doubts_stop_what_they_are_about() -> None:
 
 
 def test_the_ceiling_binds_a_pool_that_cools_down_while_a_node_is_lost() -> None:
-    lately = view(
-        replicas=25, demand=Demand(0, 0, 0), limits=Limits(12, 20, DELAY), scaled_up_at=NOW - timedelta(seconds=1)
-    )
+    lately = view(replicas=25, load=0, min_warm=12, max_replicas=20, since=NOW - timedelta(seconds=1))
     found = plan([lately], nodes=[node(), node(lost=1)], doubts=Doubts(), now=NOW)[1].decision
     assert (found.replicas, found.verdict) == (20, Verdict.DOWN)

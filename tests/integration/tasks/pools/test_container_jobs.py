@@ -7,7 +7,7 @@ from typing import Any
 
 from k8s_adapters.calls.client import object_path
 from k8s_adapters.pools.pools import list_pools
-from models.pools.scaling import PoolRow
+from models.pools.scaling import Load
 from tasks.pools.autoscale import places_of
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import condition, kept, new_tick, polls, retired, spec
@@ -80,9 +80,7 @@ def test_job_is_charged_for_the_runner_and_two_hook_pods(stage: Stage) -> None:
 def test_autoscaler_counts_the_hook_pods_in_the_size_of_a_job(stage: Stage) -> None:
     stage.pool(replicas=1, resources=SIZE, containers=CONTAINERS)
     (pool,) = list_pools(stage.kube, namespace=stage.namespace)
-    row = PoolRow(
-        id=1, uid="u", alive=0, load=0, idle=False, quiet_since=NOW, scaling=None, usual=None, typical_at=None
-    )
+    row = Load(id=1, uid="u", alive=0, load=0, idle=False, quiet_since=NOW, scaling=None, usual=None, typical_at=None)
 
     places = places_of(pool, row)
 
