@@ -6,9 +6,9 @@ from models import api_tokens
 from models.claims import runner_failures
 from models.db import epochs
 from models.db.base import Base
-from models.pools import pod_lists, pools, runner_versions
+from models.pools import pod_lists, runner_versions
 from models.routing import accounts, run_origins, runner_groups
-from models.state import changes, claims, deliveries, executions, jobs, offers, runner_pods, stalls
+from models.state import changes, claims, deliveries, executions, jobs, offers, pools, runner_pods, stalls
 from models.sweeps import catch_up, redelivery, repairs, runner_lists, sweep_runs
 from models.upstream import backoffs, gates
 

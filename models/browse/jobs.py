@@ -15,15 +15,16 @@ from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.browse.timeline import Moment, in_order
 from models.browse.waits import expected
 from models.claims import pod_ends, registrations, runner_failures
-from models.claims.matching import PoolShape, offered
+from models.claims.matching import offered
 from models.claims.queue_heads import heads_beside, one_of
 from models.db import epochs
 from models.db.sql import text
 from models.pools import failing_calls
 from models.pools.pool_mirror import spec_of
 from models.pools.pool_plans import starts_of
-from models.pools.pools import Pool, routes
+from models.pools.pools import routes
 from models.routing.usage import usage_of
+from models.state.pools import Pool
 from models.upstream import gates
 from ostler.timings import Timings
 from ostler.upstreams import Upstream
@@ -263,7 +264,7 @@ def _turn(db: Connection, job: Row[Any], *, slots: int, timings: Timings, now: d
     ).one_or_none()
     if row is None:
         return None
-    pool = PoolShape(*row)
+    pool = cast("Pool", row)
     held = runner_failures.held(db, pool.id, pool.template_hash, now=now)
     heads = heads_beside(db, pool, held, timings, now=now)
     if held is not None and held.slots and held.account_id is not None:

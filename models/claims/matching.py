@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import cast
 
 from sqlalchemy import Connection
 
@@ -24,6 +25,7 @@ from models.db.sql import text
 from models.routing.usage import usage_of
 from models.state import claim_inserts, claim_jobs, job_transitions
 from models.state.claim_inserts import REGISTERED_REPOSITORY
+from models.state.pools import Pool
 from rules.claims.fairness import AccountView, Budget, JobHead
 from rules.claims.machines import allowed
 
@@ -54,22 +56,6 @@ DISPATCHABLE = "state = 'queued' AND hold_reason IS NULL"
 
 QUEUED = f"pool_id = :pool_id AND {DISPATCHABLE}"
 """SQL condition on a job: it can be dispatched in the pool `:pool_id`."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolShape:
-    """The pool that is matched, with the size of one of its Pods in millicores and MiB."""
-
-    id: int
-    vcpu: int
-    memory: int
-    template_hash: str
-    wants_pods: bool
-    autoscaled: bool
-    registers_in: str | None = None
-    """Scope in which the runners of a persistent pool are registered. None if the pool's runners run one job."""
-    allowed_accounts: Sequence[int] = ()
-    """Accounts that may use the pool. Empty: all accounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +92,10 @@ class Outlook:
     failures: bool = False
 
 
-def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
+def lock_pool(db: Connection, pool_id: int) -> Pool | None:
     """Take the pool's lock for this transaction and return the pool, or None if the pool accepts no new jobs.
+
+    The row has the columns of the class `Pool` that a run of the matcher needs.
 
     A deleted or draining pool accepts no new jobs. No pool accepts new jobs while Postgres is known to be older than
     the cluster, because a job with the state `queued` in its row might already run.
@@ -127,15 +115,15 @@ def lock_pool(db: Connection, pool_id: int) -> PoolShape | None:
         """),
         {"pool_id": pool_id},
     ).one_or_none()
-    return None if row is None else PoolShape(*row)
+    return None if row is None else cast("Pool", row)
 
 
-def has_queued_job(db: Connection, pool: PoolShape) -> bool:
+def has_queued_job(db: Connection, pool: Pool) -> bool:
     """Return True if a job of the pool is queued and not held."""
     return bool(db.execute(text(f"SELECT EXISTS (SELECT FROM jobs WHERE {QUEUED})"), {"pool_id": pool.id}).scalar())
 
 
-def outlook(db: Connection, pool: PoolShape, *, batch: int, spare_after: float, now: datetime) -> Outlook:
+def outlook(db: Connection, pool: Pool, *, batch: int, spare_after: float, now: datetime) -> Outlook:
     """Return the conditions of this run.
 
     Most runs find no backoff and no spare, and therefore skip the queries about probes and spares. A claim counts as a
@@ -195,7 +183,7 @@ _LOCK_JOBS = Prepared(
 )
 
 
-def lock_jobs(db: Connection, pool: PoolShape, job_ids: Sequence[int]) -> frozenset[int]:
+def lock_jobs(db: Connection, pool: Pool, job_ids: Sequence[int]) -> frozenset[int]:
     """Lock and return the given jobs that are still dispatchable. Jobs that another session has locked are skipped."""
     rows = _LOCK_JOBS.execute(db, ids=list(job_ids), pool_id=pool.id)
     return frozenset(rows.scalars())
@@ -208,7 +196,7 @@ _TAKEN = Prepared(
 )
 
 
-def lock_pods(db: Connection, pool: PoolShape, *, limit: int, now: datetime) -> list[FreePod]:
+def lock_pods(db: Connection, pool: Pool, *, limit: int, now: datetime) -> list[FreePod]:
     """Lock and return up to `limit` free Pods, Pods of the current template first. Locked Pods are skipped.
 
     Every session that inserts a claim first locks the row of the Pod. After this function has the locks, it queries the
@@ -263,7 +251,7 @@ def lock_accounts(db: Connection, account_ids: Collection[int]) -> dict[int, Acc
 
 
 def give_to_spares(
-    db: Connection, pool: PoolShape, job_ids: Sequence[int], *, spare_after: float, now: datetime
+    db: Connection, pool: Pool, job_ids: Sequence[int], *, spare_after: float, now: datetime
 ) -> dict[int, int]:
     """Give jobs to spares of the same pool, account and scope. Return the claim id of each job that was given.
 
@@ -306,7 +294,7 @@ def give_to_spares(
 
 
 def insert_claims(
-    db: Connection, pool: PoolShape, pairs: Sequence[tuple[int, FreePod]], *, due_after: float, now: datetime
+    db: Connection, pool: Pool, pairs: Sequence[tuple[int, FreePod]], *, due_after: float, now: datetime
 ) -> list[Made]:
     """Insert one job claim with an event for each pair of job and Pod, and return the claims.
 
@@ -332,7 +320,7 @@ def insert_claims(
 
 
 def spare_candidates(
-    db: Connection, pool: PoolShape, heads: Sequence[JobHead], *, spare_after: float, now: datetime
+    db: Connection, pool: Pool, heads: Sequence[JobHead], *, spare_after: float, now: datetime
 ) -> frozenset[int]:
     """Return the queue heads that might be given to a spare of their account.
 

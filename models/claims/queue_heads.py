@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from models.claims.matching import QUEUED, PoolShape
+from models.claims.matching import QUEUED
 from models.claims.runner_failures import Held
 from models.db.prepared import Prepared
 from models.routing.usage import used_pods
+from models.state.pools import Pool
 from ostler.timings import Timings
 from rules.claims.fairness import AccountView, Budget, JobHead, Reservation, Usage
 from rules.claims.runner_brakes import FEWEST_JOBS, FEWEST_PODS, TOO_OLD
@@ -135,7 +136,7 @@ NOBODY = -1
 
 def read_queue_heads(
     db: Connection,
-    pool: PoolShape,
+    pool: Pool,
     *,
     batch: int,
     spare_after: float,
@@ -210,7 +211,7 @@ def read_queue_heads(
     return QueueHeads(jobs=jobs, accounts=accounts, reservations=reservations, totals=totals, last=places)
 
 
-def heads_beside(db: Connection, pool: PoolShape, held: Held | None, timings: Timings, *, now: datetime) -> QueueHeads:
+def heads_beside(db: Connection, pool: Pool, held: Held | None, timings: Timings, *, now: datetime) -> QueueHeads:
     """Read the queue heads of a pool: the first jobs of the queue of each account.
 
     If the pool's brake stops one account, the jobs of this account are left out.

@@ -13,11 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.claims.matching import WHO, PoolShape, lock_pods
+from models.claims.matching import WHO, lock_pods
 from models.claims.names import INSTALLATION_NOW, SCOPE_NOW, RunnerClaim
 from models.db.engine import record_point
 from models.db.sql import text
 from models.state import claim_inserts
+from models.state.pools import Pool
 from rules.claims.machines import allowed
 from rules.claims.registrations import slots, why_not_allowed
 from rules.waiting.facts import RegisteredRunners
@@ -102,7 +103,7 @@ def scopes_without_home(db: Connection) -> list[str]:
     ]
 
 
-def insert_for_offers(db: Connection, pool: PoolShape, *, due_after: float, now: datetime) -> list[int]:
+def insert_for_offers(db: Connection, pool: Pool, *, due_after: float, now: datetime) -> list[int]:
     """Insert registration claims for offered Pods of a persistent pool, and return the ids of the claims.
 
     The caller holds the lock of the pool. After failed registrations, fewer or no claims are inserted

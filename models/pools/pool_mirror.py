@@ -12,8 +12,8 @@ import msgspec
 from sqlalchemy import Connection, Row
 
 from models.db.sql import text
-from models.pools.pools import Pool
 from models.state import changes
+from models.state.pools import Pool
 from rules.changes import Author, ChangeKind, Via, difference
 from rules.pools.pool_spec import PoolSpec
 from rules.pools.spec_writers import UNKNOWN, spec_writer

@@ -16,8 +16,8 @@ from sqlalchemy import Connection
 from models.claims.matching import POOL_LOCK_WITHIN
 from models.claims.releases import insert_retire
 from models.db.sql import text
-from models.pools.pools import Pool
 from models.state import claim_transitions, pod_births
+from models.state.pools import Pool
 from rules.pools.pool_plan import TICK, PoolPlan, Why
 from rules.pools.starts import Starts, Trouble, accepted, failed, over_quota, refused
 

@@ -11,7 +11,7 @@ import structlog
 from sqlalchemy import Connection
 
 from models.claims import runner_failures
-from models.pools.pools import Pool
+from models.state.pools import Pool
 from rules.claims.runner_brakes import Brake
 from tasks.worker.runtime import Runtime
 

@@ -19,6 +19,7 @@ from models.claims import matching, registrations, runner_failures
 from models.claims.queue_heads import QueueHeads, heads_beside, one_of
 from models.db.engine import is_locked
 from models.pools import pools
+from models.state.pools import Pool
 from models.upstream import backoffs
 from ostler import task_names
 from ostler.clock import utcnow
@@ -146,7 +147,7 @@ def clear_wake(rt: Runtime, pool_id: int) -> None:
         log.warning("dispatch.redis_wake_key_not_deleted", error=reason_of(error))
 
 
-def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetime) -> Matched:
+def match(rt: Runtime, db: Connection, pool: Pool, *, now: datetime) -> Matched:
     """Choose jobs, lock rows, count usage and insert claims, in this order.
 
     Each step is a separate SQL statement. The count of usage therefore includes everything that was committed before
@@ -207,7 +208,7 @@ def match(rt: Runtime, db: Connection, pool: matching.PoolShape, *, now: datetim
 def probe_mints(
     settings: Settings,
     db: Connection,
-    pool: matching.PoolShape,
+    pool: Pool,
     held: runner_failures.Held | None,
     heads: QueueHeads,
     *,
@@ -240,7 +241,7 @@ class _Rows:
     all locks.
     """
 
-    def __init__(self, db: Connection, pool: matching.PoolShape, heads: QueueHeads) -> None:
+    def __init__(self, db: Connection, pool: Pool, heads: QueueHeads) -> None:
         self.accounts: dict[int, AccountView] = {}
         self.skipped = False
         """True if another session has locked a row that this run would have used, or changed the row after this run

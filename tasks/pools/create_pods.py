@@ -20,8 +20,8 @@ from k8s_adapters.runners.pods import get_pod
 from k8s_adapters.runners.runner_scripts import ForeignScripts
 from k8s_adapters.runners.runners import clear_name, create_runner
 from models.pools import pod_rows, pool_plans
-from models.pools.pools import Pool
 from models.state import pod_births
+from models.state.pools import Pool
 from ostler import telemetry
 from ostler.clock import utcnow
 from ostler.errors import Conflict, UpstreamError

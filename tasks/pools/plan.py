@@ -15,8 +15,8 @@ from sqlalchemy import Connection
 
 from models.pools import pod_rows, pool_mirror, pool_plans
 from models.pools.pod_rows import PodRow
-from models.pools.pools import Pool
 from models.state import pod_facts
+from models.state.pools import Pool
 from models.sweeps import unresponsive
 from models.upstream import gates
 from ostler.clock import utcnow

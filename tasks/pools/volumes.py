@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from k8s_adapters.runners.owners.volumes import list_volumes
 from models.pools import pod_lists, pod_rows
-from models.pools.pools import Pool
+from models.state.pools import Pool
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.pools.volumes import NO_VOLUMES, Reclaim, VolumePlan, VolumeSeen, plan_volumes

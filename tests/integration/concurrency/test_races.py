@@ -19,6 +19,7 @@ from sqlalchemy.exc import IntegrityError
 from models.claims import matching, releases
 from models.db.engine import transaction
 from models.routing.usage import usage_of
+from models.state.pools import Pool
 from rules.claims.fairness import AccountView, Budget, Usage
 from tests.database import Database
 from tests.integration.concurrency.points import DEADLINE, hook, start, stopped, waiting_for_locks
@@ -120,7 +121,7 @@ def test_two_claims_of_one_pod_never_both_commit(stage: Stage, seed: str | None)
         with stage.engine.begin() as db:
             db.execute(text("DROP INDEX uq_claims_live_pod"))
     pod_id = stage.rows("SELECT id FROM runner_pods WHERE uid = :uid", uid=uid)[0].id
-    shape = matching.PoolShape(pool, 2000, 4096, "hash", wants_pods=False, autoscaled=False)
+    shape = Pool(id=pool, vcpu=2000, memory=4096, template_hash="hash", allowed_accounts=[])
 
     def claim(job: int) -> Sequence[matching.Made]:
         # Both looked before either inserted, and neither holds the Pod's row: only the index is left (L1).
@@ -147,7 +148,7 @@ def test_one_matcher_runs_and_one_waits(stage: Stage, monkeypatch: pytest.Monkey
     if seed is not None:
         lock_pool = matching.lock_pool
 
-        def early(db: Connection, pool_id: int) -> matching.PoolShape | None:
+        def early(db: Connection, pool_id: int) -> Pool | None:
             keys.clear_wake(pool_id)
             return lock_pool(db, pool_id)
 
@@ -192,9 +193,7 @@ def test_a_wait_for_a_unique_index_never_holds_an_accounts_lock(
     assert matcher.exception(DEADLINE) is None or seed is not None
 
 
-def _look_without_lock(
-    db: Connection, pool: matching.PoolShape, *, limit: int, now: datetime
-) -> list[matching.FreePod]:
+def _look_without_lock(db: Connection, pool: Pool, *, limit: int, now: datetime) -> list[matching.FreePod]:
     del limit, now
     rows = db.execute(text("SELECT id, uid FROM runner_pods WHERE pool_id = :id"), {"id": pool.id})
     return [matching.FreePod(row.id, row.uid) for row in rows]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from models.claims.matching import PoolShape, lock_pool
+from models.claims.matching import lock_pool
 from models.claims.queue_heads import read_queue_heads
 from models.routing.usage import usage_of
+from models.state.pools import Pool
 from tests.database import Database
 from tests.integration.matching.stage import PLENTY, Stage, make_stage
 from tests.integration.models.webhook_rows import NOW
@@ -63,7 +64,8 @@ def test_no_deep_queue_is_walked(stage: Stage, plan: str, second_pool: bool) -> 
         db.execute(text("VACUUM ANALYZE jobs, offers, pools, accounts"))
     with stage.engine.connect() as db:
         db.execute(text("SELECT set_config('plan_cache_mode', :plan, true)"), {"plan": plan})
-        heads, read = _plan_of_heads(db, PoolShape(pool, 2000, 4096, "hash", wants_pods=False, autoscaled=False))
+        row = Pool(id=pool, vcpu=2000, memory=4096, template_hash="hash", allowed_accounts=[])
+        heads, read = _plan_of_heads(db, row)
     assert len(heads.jobs) == 2
     assert (1 in heads.reservations) is second_pool
     assert read < 20, f"{read} rows of jobs were read for {len(heads.jobs)} heads"
@@ -86,7 +88,7 @@ def test_a_plan_made_while_the_tables_were_empty_walks_no_queue_either(stage: St
     assert (read < 20) is (seed is None), f"{read} rows of jobs were read"
 
 
-def _plan_of_heads(db: Connection, pool: PoolShape) -> tuple[Any, float]:
+def _plan_of_heads(db: Connection, pool: Pool) -> tuple[Any, float]:
     """Return the heads, and the number of rows of `jobs` that were checked for them."""
     heads, plan = _explained(
         db, lambda: read_queue_heads(db, pool, batch=1, spare_after=60, reserve_after=300, now=NOW)

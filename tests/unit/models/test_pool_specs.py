@@ -13,7 +13,7 @@ import pytest
 from k8s_adapters.pools.pool_reader import read_pool
 from models.pools import pool_mirror
 from models.pools.pool_mirror import spec_of
-from models.pools.pools import Pool
+from models.state.pools import Pool
 from rules.pools.pool_spec import PoolSpec
 from tests.rows import pool_spec
 from tests.unit.k8s_adapters.test_template_hashes import RECORDED

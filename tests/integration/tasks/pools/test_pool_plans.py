@@ -9,7 +9,7 @@ from sqlalchemy import Connection, text
 
 from models.db.engine import transaction
 from models.pools.pool_plans import Committed, commit_plan
-from models.pools.pools import Pool
+from models.state.pools import Pool
 from ostler.clock import utcnow
 from rules.pools.pool_plan import PoolPlan, Retirement, Why
 from tests.integration.tasks.conftest import Stage
