@@ -13,9 +13,9 @@ from k8s_adapters.cluster.watching import PodWatch, PoolWatch, Watch
 from k8s_adapters.pools.pools import list_pools_at
 from k8s_adapters.runners.pods import list_pods_at
 from rules.claims.pod_view import PodView
-from rules.pools.pool_spec import PoolSpec
+from rules.pools.pool_spec import PoolSpec, pool_changed
 from rules.upstream.retry import RetryPolicy
-from rules.upstream.watching import PoolObservation, Sight, hints_of, pool_changed
+from rules.upstream.watching import Sight, hints_of
 from watch.hints import Ending, Hints
 
 _ONE_LIST = RetryPolicy(attempts=1, deadline=20.0)
@@ -122,7 +122,7 @@ class Pools:
         self._client = client
         self._hints = hints
         self.namespace = namespace
-        self._sights: dict[str, PoolObservation] = {}
+        self._sights: dict[str, PoolSpec] = {}
 
     def list(self) -> tuple[int, str]:
         """List all pools and compare them with the remembered pools."""
@@ -139,10 +139,9 @@ class Pools:
 
     def observe(self, item: PoolSpec, *, deleted: bool) -> None:
         """Compare one pool with its remembered state. `deleted` is true if the pool was deleted."""
-        sight = PoolObservation(item.name, item.generation, terminating=item.terminating)
-        self._note(item.uid, None if deleted else sight)
+        self._note(item.uid, None if deleted else item)
 
-    def _note(self, uid: str, after: PoolObservation | None) -> None:
+    def _note(self, uid: str, after: PoolSpec | None) -> None:
         before = self._sights.get(uid)
         seen = after or before
         if seen is not None and pool_changed(before, after):

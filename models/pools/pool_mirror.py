@@ -301,21 +301,35 @@ def _record(
         changes.record(db, ChangeKind.POOL, pool.name, object_id=pool_id, before=before, after=after, by=by)
 
 
-class LivePool(NamedTuple):
-    """A pool whose object is not known to be gone."""
+class PoolRef(NamedTuple):
+    """A pool: the id of its row, and its object.
+
+    `exists` is False if its object is known to be gone. `leaving` is True if the pool drains, or its object is gone.
+    `has_volumes` is True if its runners have volumes.
+    """
 
     id: int
-    uid: str
+    namespace: str
     name: str
+    uid: str
+    exists: bool
+    leaving: bool
+    has_volumes: bool
 
 
-def live_pools(db: Connection, *, namespace: str) -> list[LivePool]:
+_REF = """
+    id, namespace, name, uid, deleted_at IS NULL AS exists, draining OR deleted_at IS NOT NULL AS leaving,
+    volume_reclaim IS NOT NULL AS has_volumes
+"""
+
+
+def live_pools(db: Connection, *, namespace: str) -> list[PoolRef]:
     """Return the pools whose object is not known to be gone, in the order of their ids."""
     rows = db.execute(
-        text("SELECT id, uid, name FROM pools WHERE namespace = :namespace AND deleted_at IS NULL ORDER BY id"),
+        text(f"SELECT {_REF} FROM pools WHERE namespace = :namespace AND deleted_at IS NULL ORDER BY id"),
         {"namespace": namespace},
     )
-    return [LivePool(*row) for row in rows]
+    return [PoolRef(*row) for row in rows]
 
 
 def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
@@ -345,22 +359,14 @@ def end_pool(db: Connection, pool_id: int, *, now: datetime) -> None:
         )
 
 
-class MirroredPool(NamedTuple):
-    """A pool that needs a reconcile. `leaving` is True if the pool is draining or the pool's object is gone."""
-
-    id: int
-    name: str
-    leaving: bool
-
-
-def mirrored_pools(db: Connection, *, namespace: str) -> list[MirroredPool]:
+def mirrored_pools(db: Connection, *, namespace: str) -> list[PoolRef]:
     """Return the pools that need a reconcile, in the order of their ids."""
     rows = db.execute(
-        text("""
-            SELECT id, name, draining OR deleted_at IS NOT NULL AS leaving FROM pools p
+        text(f"""
+            SELECT {_REF} FROM pools p
             WHERE namespace = :namespace
               -- the object is not known to be gone, or jobs must be moved to another pool
-              AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{}'
+              AND (deleted_at IS NULL OR rerouting_since IS NOT NULL OR rerouting_jobs <> '{{}}'
                    -- the last list is missing; an earlier one might miss a Pod whose creation was in progress
                    OR listed_at IS NULL OR listed_at < deleted_at + :made_within
                    -- Pods are not known to be gone
@@ -369,7 +375,7 @@ def mirrored_pools(db: Connection, *, namespace: str) -> list[MirroredPool]:
         """),
         {"namespace": namespace, "made_within": MADE_WITHIN},
     )
-    return [MirroredPool(*row) for row in rows]
+    return [PoolRef(*row) for row in rows]
 
 
 def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) -> None:
@@ -387,28 +393,7 @@ def record_listed(db: Connection, *, pool_id: int, at: datetime, now: datetime) 
     )
 
 
-class PoolObject(NamedTuple):
-    """The object of a pool."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-def pool_object(db: Connection, pool_id: int) -> PoolObject | None:
-    """Return the object of a pool, or None if the pool was deleted."""
-    row = db.execute(
-        text("SELECT namespace, name, uid FROM pools WHERE id = :id AND deleted_at IS NULL"), {"id": pool_id}
-    ).one_or_none()
-    return None if row is None else PoolObject(*row)
-
-
-def pool_name(db: Connection, pool_id: int) -> tuple[str, str, bool] | None:
-    """Return the namespace and the name of a pool, and whether its runners have volumes.
-
-    Return None if there is no such pool.
-    """
-    row = db.execute(
-        text("SELECT namespace, name, volume_reclaim FROM pools WHERE id = :id"), {"id": pool_id}
-    ).one_or_none()
-    return None if row is None else (row.namespace, row.name, row.volume_reclaim is not None)
+def pool_ref(db: Connection, pool_id: int) -> PoolRef | None:
+    """Return the pool with this id, or None if there is none."""
+    row = db.execute(text(f"SELECT {_REF} FROM pools WHERE id = :id"), {"id": pool_id}).one_or_none()
+    return None if row is None else PoolRef(*row)

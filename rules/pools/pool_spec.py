@@ -222,6 +222,16 @@ class PoolSpec:
         return (self.paused or self.problem is not None) and not self.terminating and not self.forbidden
 
 
+def pool_changed(before: PoolSpec | None, after: PoolSpec | None) -> bool:
+    """Return whether a worker has to check a pool. None stands for a pool that is unknown or gone.
+
+    A change of the status alone is none, because Ostler itself writes the status.
+    """
+    if before is None or after is None:
+        return before is not after
+    return (before.name, before.generation, before.terminating) != (after.name, after.generation, after.terminating)
+
+
 def builder_problems(builder: Builder, level: PodSecurity, *, assigned_user: bool) -> Iterator[str]:
     """Yield the reasons why a pool cannot have its builder.
 

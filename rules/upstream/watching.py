@@ -54,20 +54,3 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
     if after.unstamped and not (before is not None and before.unstamped):
         hints.add(Hint.UNSTAMPED)
     return frozenset(hints)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolObservation:
-    """Fields of a pool that the watch remembers.
-
-    The fields change if the pool's spec changes or its deletion is requested, but not if its status changes.
-    """
-
-    name: str
-    generation: int
-    terminating: bool
-
-
-def pool_changed(before: PoolObservation | None, after: PoolObservation | None) -> bool:
-    """Return whether a worker has to check a pool. None stands for a pool that is unknown or gone."""
-    return before != after

@@ -85,8 +85,8 @@ def reported_to_pool(rt: Runtime, work: releases.ReleaseWork) -> Iterator[None]:
         try:
             yield
         finally:
-            pool = rt.transaction(pool_mirror.pool_object, work.pool_id) if writes.has_failures else None
-            if pool is not None:
+            pool = rt.transaction(pool_mirror.pool_ref, work.pool_id) if writes.has_failures else None
+            if pool is not None and pool.exists:
                 record_writes(
                     rt, namespace=pool.namespace, pool=pool.name, uid=pool.uid, outcomes=writes.outcomes, began=began
                 )

@@ -70,7 +70,7 @@ def mirror_all(rt: Runtime, namespace: str) -> None:
         if row.uid in uids:
             continue
         try:
-            changed |= end_missing_pool(rt, row, namespace=namespace)
+            changed |= end_missing_pool(rt, row)
         except (UpstreamError, DBAPIError) as error:
             log.warning("pool.existence_not_checked", namespace=namespace, pool=row.name, error=words_of(error))
     carry_out_requests(rt, namespace)
@@ -90,7 +90,7 @@ def pool_changed(*, namespace: str, pool: str) -> None:
         changed = found is not None and mirror_listed_pool(rt, found)
         for row in rt.transaction(pool_mirror.live_pools, namespace=namespace):
             if row.name == pool and (found is None or row.uid != found.uid):
-                changed |= end_missing_pool(rt, row, namespace=namespace)
+                changed |= end_missing_pool(rt, row)
         carry_out_requests(rt, namespace, name=pool)
     if changed:
         rt.waker.send(REMATCH)
@@ -165,15 +165,15 @@ def read_newest(rt: Runtime, pool: PoolSpec) -> PoolSpec:
     return found
 
 
-def end_missing_pool(rt: Runtime, row: pool_mirror.LivePool, *, namespace: str) -> bool:
+def end_missing_pool(rt: Runtime, row: pool_mirror.PoolRef) -> bool:
     """End the row of a pool that was not listed, if one GET by name and UID proves that the pool is gone.
 
     The list alone might be wrong (law L8). Return True if the row was ended; False if the pool exists.
     """
-    found = get_pool(rt.kube, namespace=namespace, name=row.name, policy=calls(SWEEP))
+    found = get_pool(rt.kube, namespace=row.namespace, name=row.name, policy=calls(SWEEP))
     if found is not None and found.uid == row.uid:
         return False
-    log.warning("pool.deleted", namespace=namespace, pool=row.name)
+    log.warning("pool.deleted", namespace=row.namespace, pool=row.name)
     rt.transaction(pool_mirror.end_pool, row.id, now=NOW)
     return True
 

@@ -17,6 +17,7 @@ from k8s_adapters.runners.pods import list_pods
 from models.pools import pod_rows
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
+from models.pools.pool_mirror import PoolRef
 from models.state.pod_facts import record_gated
 from ostler.clock import utcnow
 from rules.claims.machines import RUNNERS
@@ -30,20 +31,10 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PoolName:
-    """A pool: the id of its row, the namespace and name of its object, and whether its runners have volumes."""
-
-    id: int
-    namespace: str
-    name: str
-    has_volumes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Observed:
     """A pool as a reconcile observed it. The steps after `observe` read this record and never change it."""
 
-    pool: PoolName
+    pool: PoolRef
     listed: Listed
     """The list of Pods that this reconcile uses."""
     by_uid: Mapping[str, PodView]
@@ -56,7 +47,7 @@ class Observed:
     """Time of the observation, after the list and before the rows were read."""
 
 
-def list_pool(rt: Runtime, pool: PoolName) -> Listed:
+def list_pool(rt: Runtime, pool: PoolRef) -> Listed:
     """List the Pods of one pool now, then give the task a new deadline.
 
     The list might have used up the first deadline, because each page of the list may take as long as a task.
@@ -67,7 +58,7 @@ def list_pool(rt: Runtime, pool: PoolName) -> Listed:
     return Listed(pods, began)
 
 
-def observe(rt: Runtime, pool: PoolName, listed: Listed) -> Observed:
+def observe(rt: Runtime, pool: PoolRef, listed: Listed) -> Observed:
     """Record the listed Pods of a pool. Return the list together with the rows of Pods that are over or missing.
 
     If this list is the first to show that a Pod is over, the Pod no longer counts in the budget of its account. The

@@ -22,7 +22,7 @@ from tasks.pools.act import act, finish_jobs, finish_pods
 from tasks.pools.annotate import annotate_pods
 from tasks.pools.detach import detach_busy_pods
 from tasks.pools.finalizers import remove_finalizer_if_empty
-from tasks.pools.observe import PoolName, list_pool, observe
+from tasks.pools.observe import list_pool, observe
 from tasks.pools.plan import Planned, plan
 from tasks.pools.pod_lists import Listed
 from tasks.pools.report import record, report
@@ -69,10 +69,9 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     if listed is None and not rt.waker.may_reconcile(pool_id):
         rt.waker.reconcile(pool_id)
         return
-    names = rt.transaction(pool_mirror.pool_name, pool_id)
-    if names is None:
+    pool = rt.transaction(pool_mirror.pool_ref, pool_id)
+    if pool is None:
         return
-    pool = PoolName(pool_id, *names)
     move_jobs_away(rt, pool_id)
     if listed is None:
         listed = list_pool(rt, pool)
@@ -91,7 +90,7 @@ def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
     annotate_pods(rt, planned)  # a refused annotation is no problem of the pool
 
 
-def reconcile_pool(rt: Runtime, pool: PoolName, listed: Listed, *, writes: Writes) -> Planned:
+def reconcile_pool(rt: Runtime, pool: pool_mirror.PoolRef, listed: Listed, *, writes: Writes) -> Planned:
     """Reconcile a pool with a list of its Pods, and return the plan that was carried out.
 
     `writes`: the writes to the API server that this reconcile makes. The report shows the writes that keep failing.

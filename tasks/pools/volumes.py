@@ -9,12 +9,12 @@ from sqlalchemy import Connection
 
 from k8s_adapters.runners.owners.volumes import list_volumes
 from models.pools import pod_lists, pod_rows
+from models.pools.pool_mirror import PoolRef
 from models.state.pools import Pool
 from ostler.errors import UpstreamError
 from ostler.reasons import meaning_of
 from rules.pools.volumes import NO_VOLUMES, Reclaim, VolumePlan, VolumeSeen, plan_volumes
 from rules.pools.workloads import pod_name_of
-from tasks.pools.observe import PoolName
 from tasks.pools.pod_lists import Listed
 from tasks.worker.base import SWEEP_LIST, calls
 from tasks.worker.runtime import Runtime
@@ -22,7 +22,7 @@ from tasks.worker.runtime import Runtime
 log = structlog.get_logger(__name__)
 
 
-def observe_volumes(rt: Runtime, pool: PoolName) -> Sequence[VolumeSeen] | None:
+def observe_volumes(rt: Runtime, pool: PoolRef) -> Sequence[VolumeSeen] | None:
     """Return the volumes of a pool's runners, or None if they cannot be listed. Most pools have none, without a call.
 
     A reconcile that does not know the volumes creates no runner, because the runner would get new volumes although old

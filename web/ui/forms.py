@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 
 from models.browse.accounts import account_story
 from models.browse.jobs import job_name
-from models.pools.pool_mirror import pool_object
+from models.pools.pool_mirror import pool_ref
 from models.routing.accounts import set_access
 from models.routing.usage import pools_with_work
 from models.sweeps import sweep_runs
@@ -150,8 +150,8 @@ def _named(db: Connection, kind: str, given: str) -> str:
         story = account_story(db, number(given))
         found = None if story is None else story.account.login
     elif kind == "pool":
-        pool = pool_object(db, number(given))
-        found = None if pool is None else pool.name
+        pool = pool_ref(db, number(given))
+        found = pool.name if pool is not None and pool.exists else None
     else:
         found = job_name(db, number(given))
     if found is None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
-from rules.upstream.watching import Hint, PoolObservation, Sight, hints_of, pool_changed
+from rules.pools.pool_spec import pool_changed
+from rules.upstream.watching import Hint, Sight, hints_of
+from tests.rows import pool_spec
 
 WARM = Sight("small", terminal=False, ready=False)
 RUNS = Sight("small", terminal=False, ready=True)
@@ -37,8 +41,10 @@ def test_each_change_is_reported_once(before: Sight | None, after: Sight | None,
 
 
 def test_pool_is_reconciled_when_it_is_added_changed_or_deleted() -> None:
-    one = PoolObservation("small", 1, terminating=False)
-    assert not pool_changed(one, PoolObservation("small", 1, terminating=False))
-    for other in (None, PoolObservation("small", 2, terminating=False), PoolObservation("small", 1, terminating=True)):
+    one = pool_spec(generation=1)
+    assert not pool_changed(one, pool_spec(generation=1, status={"replicas": 1}, resource_version="2"))
+    assert not pool_changed(None, None)
+    drains = pool_spec(generation=1, deleted_at=datetime(2026, 1, 1, tzinfo=UTC))
+    for other in (None, pool_spec(generation=2), drains):
         assert pool_changed(one, other)
         assert pool_changed(other, one)
