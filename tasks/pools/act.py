@@ -129,7 +129,7 @@ def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
     """
     observed = planned.observed
     pool_id, listed = observed.pool.id, observed.listed
-    limit_jobs(rt, pool_id, listed.own_pods, max_job_seconds=planned.pool_row.max_job_seconds)
+    limit_jobs(rt, pool_id, listed.own_pods, max_job_seconds=planned.given.pool.max_job_seconds)
     rows = list(observed.over_with_job)
     random.shuffle(rows)  # so that a run without enough time does not always skip the same Pods (L14)
     complete &= finish_pods(rt, observed, rows)

@@ -26,9 +26,10 @@ from rules.claims.pod_view import PodView
 from rules.pools import pool_plan
 from rules.pools.pod_states import PodState, Registration, StateFacts, state_of
 from rules.pools.pool_plan import ObservedPod, PlanFacts, PoolPlan, rolls
+from rules.pools.pool_spec import PoolSpec
 from rules.pools.starts import recovered
 from rules.pools.volumes import NO_VOLUMES, VolumePlan
-from rules.pools.workloads import Workload, pod_name, pod_name_of
+from rules.pools.workloads import pod_name, pod_name_of
 from rules.sweeps.nodes import OVERDUE_AFTER
 from tasks.claims.evidence import judge
 from tasks.pools.observe import Observed
@@ -87,9 +88,9 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
         pod_facts.charge(db, [row.id for row in rows if row.ever_delivered and not row.charged])
         freed = record_nodes(db, rows, by_uid, nodes, now=now)
         volumes = make_volume_plan(db, pool, listed_volumes, listed=observed.listed)
-        names = names_of(pool, volumes, drawn)
         most = 0 if volumes is None else MAX_CREATIONS
         given, made = make_plan(db, pool, rows, by_uid, nodes=nodes, most=most, now=now)
+        names = names_of(given.pool, volumes, drawn)
         committed = pool_plans.commit_plan(
             db, pool, made, names=names, due_after=rt.timings.due_after, now=now, who=rt.who
         )
@@ -98,14 +99,13 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
     return rt.transaction(body)
 
 
-def names_of(pool: Pool, volumes: VolumePlan | None, drawn: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def names_of(pool: PoolSpec, volumes: VolumePlan | None, drawn: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the names and attempt ids of the Pods that the plan may create.
 
     `drawn` has a random suffix and an attempt id for each Pod. A runner that gets the volumes of an earlier runner has
     the name of that runner. Such names come first.
     """
-    workload = Workload(pool.workload)
-    names = [pod_name(workload, pool=pool.name, suffix=suffix) for suffix, _ in drawn]
+    names = [pod_name(pool.workload, pool=pool.name, suffix=suffix) for suffix, _ in drawn]
     names[:0] = [] if volumes is None else [pod_name_of(runner) for runner in volumes.reusable]
     return [(name, attempt) for name, (_, attempt) in zip(names, drawn, strict=False)]
 

@@ -347,8 +347,8 @@ def planned_nothing(_rt: object, observed: object) -> SimpleNamespace:
     """Return a plan that creates and retires no Pod."""
     return SimpleNamespace(
         observed=observed,
-        given=SimpleNamespace(pool=SimpleNamespace(terminating=False)),
-        pool_row=SimpleNamespace(max_job_seconds=None, volume_reclaim=None),
+        given=SimpleNamespace(pool=SimpleNamespace(terminating=False, max_job_seconds=None)),
+        pool_row=SimpleNamespace(volume_reclaim=None),
         pod_rows=(),
         plan=SimpleNamespace(goes_on=False),
     )
