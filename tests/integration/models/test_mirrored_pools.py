@@ -12,6 +12,7 @@ from models.db.engine import transaction
 from models.pools import pool_mirror
 from ostler.clock import utcnow
 from rules.pools.pool_spec import PoolSpec
+from rules.routing.scopes import Scope
 from tests.database import Database
 from tests.rows import mark_problem, mirror_pool, pool_spec, run_sql
 
@@ -134,6 +135,36 @@ def pool_id(database: Database) -> int:
 def recorded(database: Database) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Return author, old and new values of each change, oldest first."""
     return [(row.who, row.old, row.new) for row in run_sql(database.engine, "SELECT * FROM changes ORDER BY id")]
+
+
+def written(database: Database) -> tuple[Any, ...]:
+    """Return the version of a pool's row, its JSON, and the time of its last rerouting."""
+    return tuple(run_sql(database.engine, "SELECT xmin, spec, rerouting_since FROM pools")[0])
+
+
+def test_row_of_an_older_release_gets_its_specification_without_another_change(database: Database) -> None:
+    look(database, POOL)
+    before = written(database)
+    assert before[1] == pool_mirror._values(replace(POOL, start_timeout=300.0))["spec"]
+    run_sql(database.engine, "UPDATE pools SET spec = NULL, failed_starts = 4")
+    look(database, POOL)
+    assert written(database)[1:] == before[1:]
+    assert run_sql(database.engine, "SELECT failed_starts FROM pools")[0].failed_starts == 4
+    assert len(recorded(database)) == 1
+
+
+def test_row_with_the_same_specification_is_not_written_again(database: Database) -> None:
+    pool = replace(POOL, max_surge=1, scale_down_delay=90.0, registers_in=Scope("acme"))
+    look(database, pool)
+    before = written(database)
+    look(database, replace(pool, status={"replicas": 1}, resource_version="9", has_finalizer=True, pause_request="a"))
+    assert written(database) == before
+
+
+def test_field_without_a_column_is_mirrored(database: Database) -> None:
+    look(database, POOL)
+    look(database, replace(POOL, generation=8, target_busy_percent=70))
+    assert written(database)[1]["target_busy_percent"] == 70
 
 
 def test_new_generation_is_recorded_with_its_writer_and_both_values(database: Database) -> None:
