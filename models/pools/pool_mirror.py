@@ -40,44 +40,11 @@ _FIELDS = {
     "draining_since": "deleted_at",
 }
 """Fields of the specification whose column has another name."""
-_MIRRORED = (
-    "name",
-    "image",
-    "labels",
-    "runner_group_id",
-    "runner_group_name",
-    "vcpu",
-    "memory",
-    "replicas",
-    "allowed_accounts",
-    "allowed_repositories",
-    "routing_priority",
-    "draining",
-    "draining_since",
-    "generation",
-    "paused",
-    "autoscaled",
-    "min_warm",
-    "max_replicas",
-    "scale_down_delay",
-    "max_unavailable_percent",
-    "max_surge",
-    "max_concurrent",
-    "drain_timeout",
-    "max_job_seconds",
-    "start_target",
-    "allow_forks",
-    "pod_security",
-    "workload",
-    "volume_reclaim",
-    "volume_shape",
-    "registers_in",
-    "max_runner_age",
-    "replicas_writer",
-    "template_hash",
-    "start_timeout",
-    "spec",
-)
+_OF_THE_ROW = {"uid", "namespace", "status", "problem", "pause_request", "deleted_at"}
+"""Columns that never change, or that mean something else than the field with their name."""
+_NAMES = {"spec", *_FIELDS, *PoolSpec.__annotations__, *dir(PoolSpec)} - _OF_THE_ROW
+_MIRRORED = tuple(column.name for column in Pool.__table__.columns if column.name in _NAMES)
+"""Columns of the specification."""
 _NOT_IN_SPEC = {
     *("resource_version", "status", "has_finalizer", "writers", "pause_request"),
     *("generation", "template_hash", "problem", "deleted_at"),
