@@ -208,7 +208,8 @@ def _values(pool: PoolSpec) -> dict[str, Any]:
     fields = {column: getattr(pool, _FIELDS.get(column, column)) for column in _MIRRORED if column != "spec"}
     values = {column: list(value) if isinstance(value, tuple) else value for column, value in fields.items()}
     scope = None if pool.registers_in is None else str(pool.registers_in)
-    spec = {name: value for name, value in msgspec.to_builtins(pool).items() if name not in _NOT_IN_SPEC}
+    stored = msgspec.json.decode(msgspec.json.encode(pool))  # with lists, as Postgres returns them
+    spec = {name: value for name, value in stored.items() if name not in _NOT_IN_SPEC}
     return {**values, "registers_in": scope, "spec": spec}
 
 
