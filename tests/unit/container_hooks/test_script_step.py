@@ -89,9 +89,7 @@ def test_links_of_a_container_are_not_unpacked_in_the_runner(stage: Stage) -> No
     assert (stage.work / "_temp" / "_runner_file_commands" / "set_env_1").read_text() == "ok\n"
 
 
-def test_archive_of_a_hostile_container_replaces_no_file_of_another_step(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_archive_replaces_no_file_of_another_step(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """`tar` of the image writes an archive with the files of the other steps, and with entries of every kind."""
     folder = stage.work / "_temp" / "_runner_file_commands"
     for name in ("set_output_1", "set_output_2"):

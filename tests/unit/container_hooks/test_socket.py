@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from container_hooks.conversation import CommandCancelled, Conversation
+from container_hooks.conversation import CommandCancelled, Conversation, Limits
 from container_hooks.desk import Session
 from ostler.errors import Forbidden
 from tests.unit.container_hooks.sidecar import QUICK, SHELLS, Hook, Json, Sidecar, serving
@@ -297,6 +297,7 @@ def steps() -> Steps:
 
 
 def test_ten_steps_run_at_once_and_the_eleventh_waits_and_says_so(folder: Path, steps: Steps) -> None:
+    assert (Limits().at_once, Limits().told) == (10, 5)
     with serving(folder, steps, limits=replace(QUICK, told=0.5, busy=0.5, silent=60)) as sidecar:
         hooks = [steps.start(sidecar, number) for number in range(10)]
         eleventh = sidecar.start({**STEP, "args": {"number": 10}})
