@@ -60,24 +60,36 @@ def postpone(rt: Runtime, work: ReleaseWork, error: str, *, after: float = 0) ->
     rt.transaction(claim_leases.give_back, work, due_at=due_at, error=error, undoes=True)
 
 
-def postpone_until_token(rt: Runtime, work: ReleaseWork, *, after: float) -> None:
-    """Postpone the step of a claim until the rate limiter permits the call to GitHub.
+class NotYet(Exception):
+    """The step of a claim must be postponed by `after` seconds. The message is the reason.
 
-    `after`: seconds until the rate limiter permits the call. `resume` then retries the step, after `LONGEST_WAIT`
-    seconds at the latest.
+    `failure`: the error that is raised afterwards, so that the failure of the step is counted, or None.
     """
-    postpone(rt, work, claim_leases.WAITS, after=min(after, LONGEST_WAIT))
+
+    def __init__(self, why: str, *, after: float = 0.0, failure: UpstreamError | None = None) -> None:
+        super().__init__(why)
+        self.after = after
+        self.failure = failure
+
+
+def until_token(error: RateLimited, *, at_most: float = LONGEST_WAIT) -> NotYet:
+    """Return the postponement of a step until the rate limiter permits the call, at most `at_most` seconds."""
+    return NotYet(claim_leases.WAITS, after=min(error.after, at_most, LONGEST_WAIT))
 
 
 @contextmanager
 def postpone_on_failure(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
-    """Postpone the step of a claim if a call to an upstream fails in the body of this context manager.
+    """Postpone the step of a claim if its body raises `NotYet`, or if a call to an upstream fails.
 
     Raises `Again` if Celery may repeat the step. The step is then due later than its message, so that `resume` sends no
     second one. Raises the error of the upstream if `resume` repeats the step, so that the failure is counted.
     """
     try:
         yield
+    except NotYet as why:
+        postpone(rt, work, str(why), after=why.after)
+        if why.failure is not None:
+            raise why.failure from None
     except UpstreamError as error:
         soon = wait_for_retry(error)
         if soon is not None:

@@ -26,7 +26,7 @@ import structlog
 from k8s_adapters.runners.pods import get_pod
 from k8s_adapters.runners.stamps import StampOutcome
 from models.claims import releases
-from models.claims.releases import Warmth
+from models.claims.releases import ReleaseWork, Warmth
 from ostler import clock, task_names
 from ostler.clock import utcnow
 from ostler.errors import Busy, Forbidden, Gone, Invalid, NotInstalled, RateLimited, UpstreamError
@@ -36,7 +36,7 @@ from ostler.task_names import RELEASE as NAME
 from tasks.claims.annotation import read_pod, write
 from tasks.claims.evidence import ask
 from tasks.claims.github import ask_job_outcome, deregister, follow_owner
-from tasks.claims.postpone import OUT_OF_REACH, SELDOM, postpone, postpone_on_failure, postpone_until_token
+from tasks.claims.postpone import LONGEST_WAIT, OUT_OF_REACH, SELDOM, NotYet, postpone_on_failure, until_token
 from tasks.claims.retire import send_retire
 from tasks.worker.base import RELEASE, calls, task
 from tasks.worker.runtime import Runtime, runtime
@@ -73,29 +73,51 @@ def release(*, claim_id: int, chain_no: int | None = None) -> None:
         carry_out(rt, work)
 
 
-def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Deregister the runners of the claim, then end the claim or postpone it, depending on GitHub's answer."""
+def carry_out(rt: Runtime, work: ReleaseWork) -> None:
+    """Deregister the runners of the claim, then end the claim. Raises `NotYet` if this must wait."""
     if not work.trusted:
         requeue(rt, work, "it is not confirmed that Postgres is as new as the cluster")
+    elif not remove_runners(rt, work):
         return
+    elif work.delivered:
+        end_delivered(rt, work)
+    else:
+        end_never_delivered(rt, work)
+
+
+def remove_runners(rt: Runtime, work: ReleaseWork) -> bool:
+    """Remove the runners of the claim from GitHub. Return False if the claim is `executing` instead.
+
+    The job of a delivered claim returns to the queue only when GitHub no longer has the runner. If the claim was never
+    delivered, no process has received its JIT. Its job then waits for the removal for at most `requeue_after` seconds,
+    and not at all if the App lacks the permission or GitHub does not find the scope.
+
+    Raises `NotYet`, and any other error of GitHub's adapter.
+    """
     try:
         deregister(rt, work.registrations)
     except Busy:
-        record_busy(rt, work)
+        return record_busy(rt, work)
     except UpstreamError as error:
-        if work.delivered:
-            wait_for_github(rt, work, error)
-        else:
-            go_on_without_github(rt, work, error)
-    else:
-        if work.delivered:
-            end_delivered(rt, work)
-        else:
-            end_never_delivered(rt, work)
+        left = LONGEST_WAIT if work.delivered else time_left(rt, work)
+        match error:
+            case _ if not work.delivered and (left <= 0 or isinstance(error, Forbidden | Gone)):
+                log.warning("release.runner_not_deregistered", error=meaning_of(error))
+            case RateLimited():
+                raise until_token(error, at_most=left) from error
+            case Gone() if not isinstance(error, NotInstalled) and follow_owner(
+                rt, work.registrations[0].installation_id
+            ):
+                raise NotYet("the owner was renamed; the next try uses the new name") from error
+            case Forbidden() | Gone():
+                raise NotYet(meaning_of(error), after=OUT_OF_REACH, failure=error) from error
+            case _:
+                raise
+    return True
 
 
-def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Set the claim to `executing`, because GitHub answered that the claim's runner is busy.
+def record_busy(rt: Runtime, work: ReleaseWork) -> bool:
+    """Set the claim to `executing`, because GitHub answered that the claim's runner is busy. Return False.
 
     If the claim was never delivered, the claim stays `releasing`, and its release is retried after `SELDOM` seconds.
     The claim of a persistent runner also stays `releasing`. GitHub is asked again every `BUSY_AGAIN` seconds, however
@@ -103,57 +125,44 @@ def record_busy(rt: Runtime, work: releases.ReleaseWork) -> None:
     """
     if work.persistent:
         log.info("release.waits_for_busy_runner")
-        postpone(rt, work, "GitHub says that the runner is busy", after=BUSY_AGAIN)
-        return
+        raise NotYet("GitHub says that the runner is busy", after=BUSY_AGAIN)
     refused = rt.transaction(releases.refuse_release, work.claim_id, now=NOW, who=rt.who)
     log.info("release.stopped_because_runner_is_busy")
     if not refused:
-        postpone(rt, work, "GitHub says that the runner of the claim is busy", after=SELDOM)
+        raise NotYet("GitHub says that the runner of the claim is busy", after=SELDOM)
+    return False
 
 
-def wait_for_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
-    """Postpone the release of a delivered claim.
+def end_delivered(rt: Runtime, work: ReleaseWork) -> None:
+    """Ask GitHub for the result of the job, then end the claim and retire the Pod.
 
-    The job of the claim returns to the queue only when GitHub no longer has the runner. Raises `error` again, so that
-    the failure is counted, unless `error` is a rate limit or the owner was renamed.
+    If the Pod might hold the JIT of this claim although no runner is left to deregister, the claim stays live until the
+    Pod has ended by itself. JITs of other claims of the Pod are not checked here, because the retirement checks them.
     """
-    match error:
-        case RateLimited():
-            postpone_until_token(rt, work, after=error.after)
-        case NotInstalled() | Forbidden():
-            postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
-            raise error
-        case Gone() if follow_owner(rt, work.registrations[0].installation_id):
-            postpone(rt, work, "the owner was renamed; the next try uses the new name")
-        case Gone():
-            postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
-            raise error
-        case _:
-            raise error
+    verdict = ask(rt, work.pod_uid, claim_id=work.claim_id)
+    if verdict.busy:  # rare: no registration was recorded; the Pod itself is read
+        pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RELEASE))
+        gone = pod is None or pod.uid != work.pod_uid
+        verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
+    if verdict.busy:
+        log.error("release.postponed_for_busy_pod", reasons=verdict.reasons)
+        raise NotYet("the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
+    try:
+        job_outcome = ask_job_outcome(
+            rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id
+        )
+    except RateLimited as error:
+        raise until_token(error) from error
+    retire_id = rt.transaction(
+        releases.end_delivered, work, job_outcome, now=NOW, who=rt.who, retire_due=rt.timings.due_after
+    )
+    if retire_id is None:
+        raise NotYet("the claim lost its job during the release")
+    send_retire(rt, retire_id)
+    wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
-def go_on_without_github(rt: Runtime, work: releases.ReleaseWork, error: UpstreamError) -> None:
-    """Handle a failed deregistration in the release of a claim that was never delivered.
-
-    The failure delays the job for at most `requeue_after` seconds. During these seconds, a rate limit postpones the
-    step, and any other error is raised again, so that the step is retried. After these seconds, the release continues
-    without the deregistration. If the App lacks the permission or GitHub does not find the scope, the release continues
-    at once.
-    """
-    if isinstance(error, Forbidden | Gone):
-        # The App lacks the permission. No process has received this JIT, so the job need not wait for the removal.
-        log.warning("release.runner_not_deregistered", error=meaning_of(error))
-        end_never_delivered(rt, work)
-    elif time_left(rt, work) <= 0:
-        log.warning("release.runner_not_deregistered", error=meaning_of(error))
-        end_never_delivered(rt, work)
-    elif isinstance(error, RateLimited):
-        postpone_until_token(rt, work, after=min(error.after, time_left(rt, work)))
-    else:
-        raise error
-
-
-def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
+def end_never_delivered(rt: Runtime, work: ReleaseWork) -> None:
     """Remove the stamp of the Pod and end the claim.
 
     The annotation is written even if the rows record no stamp. A stamp request that arrives later then finds another
@@ -167,13 +176,12 @@ def end_never_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
         if time_left(rt, work) > 0:
             raise
         requeue(rt, work, meaning_of(error))
-        return
-    if warmth is not None:
+    else:
         end(rt, work, warmth)
 
 
-def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
-    """Remove the stamp and return the resulting state of the Pod, or None if the release was postponed.
+def make_warm(rt: Runtime, work: ReleaseWork) -> Warmth:
+    """Remove the stamp and return the resulting state of the Pod. Raises `NotYet` if another client changed the Pod.
 
     The Pod is read first, because a failover of Postgres might have lost the row of a delivery. The rows alone would
     then show that nothing was delivered.
@@ -192,15 +200,14 @@ def make_warm(rt: Runtime, work: releases.ReleaseWork) -> Warmth | None:
         log.warning("release.stamp_not_removed_because_annotation_changed")
         if time_left(rt, work) <= 0:
             return Warmth.UNKNOWN
-        postpone(rt, work, "another client changed the annotation of the Pod")
-        return None
+        raise NotYet("another client changed the annotation of the Pod")
     if result.outcome is StampOutcome.POD_GONE and (living := read_pod(rt, work)) is not None and living.exit_held:
         # Somebody deleted the Pod, and Ostler's finalizer keeps it. Its retirement removes the finalizer.
         return Warmth.UNKNOWN
     return _WARMTH[result.outcome]
 
 
-def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
+def requeue(rt: Runtime, work: ReleaseWork, why: str) -> None:
     """Queue the job of a claim that was never delivered, although it is unknown whether its Pod is still stamped.
 
     A runner that is still registered stays in `mint_attempts`, so that the retirement of the Pod removes the runner.
@@ -209,7 +216,7 @@ def requeue(rt: Runtime, work: releases.ReleaseWork, why: str) -> None:
     end(rt, work, Warmth.UNKNOWN)
 
 
-def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
+def end(rt: Runtime, work: ReleaseWork, warmth: Warmth) -> None:
     """End a claim that was never delivered. Retire its Pod if `warmth` is `Warmth.UNKNOWN`."""
     ended = rt.transaction(
         releases.end_never_delivered, work, warmth=warmth, retire_due=rt.timings.due_after, now=NOW, who=rt.who
@@ -221,40 +228,7 @@ def end(rt: Runtime, work: releases.ReleaseWork, warmth: Warmth) -> None:
     wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
 
 
-def end_delivered(rt: Runtime, work: releases.ReleaseWork) -> None:
-    """Ask GitHub for the result of the job, then end the claim and retire the Pod.
-
-    If the Pod might hold the JIT of this claim although no runner is left to deregister, the claim stays live until the
-    Pod has ended by itself. JITs of other claims of the Pod are not checked here, because the retirement checks them.
-    """
-    verdict = ask(rt, work.pod_uid, claim_id=work.claim_id)
-    if verdict.busy:  # rare: no registration was recorded; the Pod itself is read
-        pod = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RELEASE))
-        gone = pod is None or pod.uid != work.pod_uid
-        verdict = ask(rt, work.pod_uid, None if gone else pod, gone=gone, claim_id=work.claim_id)
-    if verdict.busy:
-        log.error("release.postponed_for_busy_pod", reasons=verdict.reasons)
-        error = "the Pod might hold a JIT: " + ", ".join(verdict.reasons)
-        postpone(rt, work, error, after=OUT_OF_REACH)
-        return
-    try:
-        job_outcome = ask_job_outcome(
-            rt, job_id=work.job_id, repository=work.repository, installation_id=work.installation_id
-        )
-    except RateLimited as error:
-        postpone_until_token(rt, work, after=error.after)
-        return
-    retire_id = rt.transaction(
-        releases.end_delivered, work, job_outcome, now=NOW, who=rt.who, retire_due=rt.timings.due_after
-    )
-    if retire_id is None:
-        postpone(rt, work, "the claim lost its job during the release")
-        return
-    send_retire(rt, retire_id)
-    wake_after(rt, pool_id=work.pool_id, account_id=work.account_id)
-
-
-def time_left(rt: Runtime, work: releases.ReleaseWork) -> float:
+def time_left(rt: Runtime, work: ReleaseWork) -> float:
     """Return for how many more seconds the job may wait for this release.
 
     The value is negative if the release is overdue.

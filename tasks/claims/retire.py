@@ -36,6 +36,7 @@ from k8s_adapters.runners.events import pod_of
 from k8s_adapters.runners.pods import get_pod
 from k8s_adapters.runners.runners import delete_runner
 from models.claims import pod_ends, releases
+from models.claims.releases import Registration, ReleaseWork
 from models.pools import pod_rows, pool_mirror
 from ostler import task_names
 from ostler.clock import utcnow
@@ -49,7 +50,7 @@ from rules.sweeps.nodes import OVERDUE, OVERDUE_AFTER, may_force
 from tasks.claims.budget_wakes import wake_after_pods
 from tasks.claims.evidence import ask
 from tasks.claims.github import follow_owner, remove_runner
-from tasks.claims.postpone import OUT_OF_REACH, longer, postpone, postpone_on_failure, postpone_until_token
+from tasks.claims.postpone import OUT_OF_REACH, NotYet, longer, postpone_on_failure, until_token
 from tasks.worker.base import RETIRE, calls, task
 from tasks.worker.failing_calls import record_writes
 from tasks.worker.nodes import NodeNow, gone_now
@@ -75,7 +76,7 @@ def retire(*, claim_id: int, chain_no: int | None = None) -> None:
 
 
 @contextmanager
-def reported_to_pool(rt: Runtime, work: releases.ReleaseWork) -> Iterator[None]:
+def reported_to_pool(rt: Runtime, work: ReleaseWork) -> Iterator[None]:
     """Record the writes to the API server that fail in this block, so that the status of the pool shows lasting ones.
 
     A success is not recorded. Two minutes after its last failure, the call is forgotten.
@@ -92,31 +93,16 @@ def reported_to_pool(rt: Runtime, work: releases.ReleaseWork) -> Iterator[None]:
                 )
 
 
-def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
+def carry_out(rt: Runtime, work: ReleaseWork) -> None:
     """Deregister the Pod's runners if necessary, delete the Pod, and end the claim if the Pod is gone."""
-    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
-    gone = seen is None or seen.uid != work.pod_uid
-    living = None if gone else seen
-    verdict = ask(rt, work.pod_uid, living, gone=gone)
+    living = read_pod(rt, work)
+    verdict = ask(rt, work.pod_uid, living, gone=living is None)
     if work.delivered or work.registrations or verdict.busy:
-        try:
-            remove_runners(rt, work, living)
-        except Busy:
-            log.warning("retire.postponed_for_busy_runner")
-            postpone(rt, work, "GitHub says that a runner of the Pod is busy", after=longer(work))
-            return
-        except NotYet as why:
-            log.info("retire.postponed", why=str(why))
-            postpone(rt, work, str(why), after=why.after)
-            return
-        except RateLimited as error:
-            postpone_until_token(rt, work, after=error.after)
-            return
-        verdict = ask(rt, work.pod_uid, living, gone=gone)
+        remove_runners(rt, work, living)
+        verdict = ask(rt, work.pod_uid, living, gone=living is None)
     if verdict.busy:
         log.error("retire.postponed_for_busy_pod", reasons=verdict.reasons)
-        postpone(rt, work, "the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
-        return
+        raise NotYet("the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
     if living is None or not living.terminating or living.awaits_release:
         record_deletion(rt, work, living)
         delete_runner(
@@ -127,12 +113,11 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
             attempt=work.attempt if living is None else living.attempt,
             policy=calls(RETIRE),
         )
-    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
-    if work.forced and seen is not None and seen.uid == work.pod_uid and force(rt, work, seen):
-        seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
-    if seen is not None and seen.uid == work.pod_uid:
-        postpone(rt, work, "Terminating", after=longer(work))
-        return
+    left = read_pod(rt, work)
+    if work.forced and left is not None and force(rt, work, left):
+        left = read_pod(rt, work)
+    if left is not None:
+        raise NotYet("Terminating", after=longer(work))
     ended = rt.transaction(releases.end_retired, work, now=NOW, who=rt.who)
     if ended:
         log.info("pod.retired", reason=work.reason)
@@ -140,7 +125,13 @@ def carry_out(rt: Runtime, work: releases.ReleaseWork) -> None:
         wake_after_pods(rt, [work.pod_uid])
 
 
-def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodView | None) -> None:
+def read_pod(rt: Runtime, work: ReleaseWork) -> PodView | None:
+    """Return the Pod, or None if a GET by name and UID shows that it is gone."""
+    seen = get_pod(rt.kube, namespace=work.namespace, name=work.pod_name, policy=calls(RETIRE))
+    return None if seen is None or seen.uid != work.pod_uid else seen
+
+
+def record_deletion(rt: Runtime, work: ReleaseWork, living: PodView | None) -> None:
     """Record how a Pod that is over has ended, because the reconciler might not have listed it since.
 
     Record also Ostler's request, and an Event with the reason of the deletion, unless the deletion was requested
@@ -157,7 +148,7 @@ def record_deletion(rt: Runtime, work: releases.ReleaseWork, living: PodView | N
     rt.events.record(pod, "Normal", "Retired", work.reason or "The Pod is retired")
 
 
-def force(rt: Runtime, work: releases.ReleaseWork, pod: PodView) -> bool:
+def force(rt: Runtime, work: ReleaseWork, pod: PodView) -> bool:
     """Delete a Terminating Pod without waiting for its kubelet.
 
     Return True if the deletion was requested; False if the kubelet might still end the Pod, if a volume of the Pod
@@ -187,15 +178,7 @@ def force(rt: Runtime, work: releases.ReleaseWork, pod: PodView) -> bool:
     return True
 
 
-class NotYet(Exception):
-    """The retirement must be postponed by `after` seconds. The message is the reason."""
-
-    def __init__(self, why: str, *, after: float = 0.0) -> None:
-        super().__init__(why)
-        self.after = after
-
-
-def might_register(rt: Runtime, work: releases.ReleaseWork, pod: PodView) -> bool:
+def might_register(rt: Runtime, work: ReleaseWork, pod: PodView) -> bool:
     """Return True if a runner of the Pod might appear on GitHub although GitHub does not know it yet (law L8).
 
     Only the end of container `register` proves that no runner can appear. On a gone node, nothing reports this end.
@@ -206,12 +189,28 @@ def might_register(rt: Runtime, work: releases.ReleaseWork, pod: PodView) -> boo
     return later and (pod.node is None or gone_now(rt, pod.node).gone is None)
 
 
-def remove_runners(rt: Runtime, work: releases.ReleaseWork, living: PodView | None) -> None:
+def remove_runners(rt: Runtime, work: ReleaseWork, living: PodView | None) -> None:
     """Remove every runner of the Pod from GitHub.
 
-    `living`: the Pod as it was just read, or None if the Pod is gone. Raises `NotYet` if a runner might still appear,
-    or if the owner of a runner has a new name. Raises also what GitHub's adapter raises.
+    `living`: the Pod as it was just read, or None if the Pod is gone. Raises `NotYet` if a runner is busy or might
+    still appear, if the owner of a runner has a new name, or if GitHub cannot be asked yet. Raises also what GitHub's
+    adapter raises.
     """
+    try:
+        remove_each(rt, work, living)
+    except Busy:
+        log.warning("retire.postponed_for_busy_runner")
+        raise NotYet("GitHub says that a runner of the Pod is busy", after=longer(work)) from None
+    except RateLimited as error:
+        raise until_token(error) from error
+    except NotYet as why:
+        if why.failure is None:
+            log.info("retire.postponed", why=str(why))
+        raise
+
+
+def remove_each(rt: Runtime, work: ReleaseWork, living: PodView | None) -> None:
+    """Remove the runners of the Pod one after the other. Raises `Busy` if a Pod that is not over has a busy runner."""
     over = living is None or living.is_over
     awaited = living is not None and might_register(rt, work, living)
     if awaited and living is not None and living.register_exit_code is None:
@@ -228,25 +227,22 @@ def remove_runners(rt: Runtime, work: releases.ReleaseWork, living: PodView | No
             # Without the permission to remove the runner, the retirement continues only if no Pod can start the runner:
             # its JIT was never delivered, or the Pod is over.
             if registration.delivered and not over:
-                raise_or_follow(rt, work, registration, error)
+                raise_or_follow(rt, registration, error)
             log.warning("retire.runner_not_deregistered", runner=registration.runner_name, error=meaning_of(error))
         else:
             if awaited and registration.unseen and not found:
                 raise NotYet("a runner was registered, but GitHub does not show it yet", after=longer(work))
 
 
-def raise_or_follow(
-    rt: Runtime, work: releases.ReleaseWork, registration: releases.Registration, error: Forbidden | Gone
-) -> NoReturn:
+def raise_or_follow(rt: Runtime, registration: Registration, error: Forbidden | Gone) -> NoReturn:
     """Postpone the retirement, because GitHub does not permit the removal of a runner that the Pod could start.
 
-    Raises `NotYet` if the owner of the runner has a new name, and `error` otherwise.
+    Raises `NotYet`, without the failure if the owner of the runner has a new name.
     """
     scope_unknown = isinstance(error, Gone) and not isinstance(error, NotInstalled)
     if scope_unknown and follow_owner(rt, registration.installation_id):
         raise NotYet("the owner was renamed; the next try uses the new name") from None
-    postpone(rt, work, meaning_of(error), after=OUT_OF_REACH)
-    raise error
+    raise NotYet(meaning_of(error), after=OUT_OF_REACH, failure=error) from error
 
 
 def send_retire(rt: Runtime, claim_id: int) -> None:

@@ -68,7 +68,6 @@ CALLERS = {
     "end_never_delivered": {
         ("tasks/claims/release.py", "end"),
         ("tasks/claims/release.py", "carry_out"),
-        ("tasks/claims/release.py", "go_on_without_github"),
     },
     # A requeue asks nothing: it un-stamps nothing, and its retirement checks the Pod before it deletes.
     "end": {("tasks/claims/release.py", "end_never_delivered"), ("tasks/claims/release.py", "requeue")},
