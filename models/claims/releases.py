@@ -35,7 +35,6 @@ from models.state.claims import Claim
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe
-from rules.routing.holds import HoldReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +225,7 @@ def apply_job_outcome(db: Connection, job_id: int, job_outcome: JobOutcome, *, n
                 executions.end(db, job_id, ended=now)
         case NextStep.RUNNING:
             job_transitions.run(db, job_id, now=now, who=who, why=job_outcome.why)
-            job_holds.hold(
-                db,
-                "id = :id AND state = 'running'",
-                reason=HoldReason.ASK_GITHUB,
-                asks_at_once=True,
-                changed_at=now,
-                id=job_id,
-            )
+            job_holds.hold_running(db, job_id, now=now)
             executions.part_from_claim(db, job_id)
 
 

@@ -204,20 +204,18 @@ def lift(
     Returns how many jobs will be checked. If `account_id` is given, only jobs of this account are checked. If `jobs` is
     given, only jobs with these ids are checked. Jobs that other sessions have locked are skipped.
     """
-    return job_holds.end_waits(
-        db,
-        """
-            pool_id = :pool AND state IN ('queued', 'claimed') AND hold_reason = :hold
-            AND (CAST(:account AS bigint) IS NULL OR account_id = :account)
-            AND (CAST(:jobs AS bigint[]) IS NULL OR id = ANY(CAST(:jobs AS bigint[])))
-            AND EXISTS (SELECT FROM runner_failures f WHERE f.job_id = j.id)
-        """,
-        pool=pool_id,
-        account=account_id,
-        jobs=jobs,
-        hold=HoldReason.SET_ASIDE,
-        now=now,
+    found = db.execute(
+        text("""
+            SELECT id FROM jobs j
+            WHERE pool_id = :pool AND state IN ('queued', 'claimed') AND hold_reason = :hold AND not_before > :now
+              AND (CAST(:account AS bigint) IS NULL OR account_id = :account)
+              AND (CAST(:jobs AS bigint[]) IS NULL OR id = ANY(CAST(:jobs AS bigint[])))
+              AND EXISTS (SELECT FROM runner_failures f WHERE f.job_id = j.id)
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"pool": pool_id, "account": account_id, "jobs": jobs, "hold": HoldReason.SET_ASIDE, "now": now},
     )
+    return job_holds.end_waits(db, found.scalars().all(), now=now)
 
 
 def read(db: Connection, pool_id: int, template_hash: str) -> Brake | None:

@@ -271,17 +271,7 @@ def _deliver(db: Connection, claim_id: int, runner: Registered | None, *, why: s
 
 def hold(db: Connection, job_ids: Sequence[int]) -> None:
     """Hold these jobs until GitHub reports their state. A claimed job keeps its hold when it is queued again."""
-    job_holds.hold(
-        db,
-        """
-            id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
-                   ORDER BY id FOR NO KEY UPDATE)
-        """,
-        reason=HoldReason.ASK_GITHUB,
-        detail=HELD,
-        asks_at_once=True,
-        ids=list(job_ids),
-    )
+    job_holds.hold_restored(db, job_ids, detail=HELD)
 
 
 def hold_open_jobs(db: Connection, *, limit: int) -> int:
@@ -290,20 +280,17 @@ def hold_open_jobs(db: Connection, *, limit: int) -> int:
     Jobs that changed after the freeze began are left out. Returns how many jobs this call held. The result is 0 if all
     such jobs are held already.
     """
-    return job_holds.hold(
-        db,
-        """
-            id IN (SELECT j.id FROM jobs j CROSS JOIN epochs e
-                   WHERE j.state <> 'completed' AND j.changed_at < e.older_since
-                     AND j.hold_reason IS DISTINCT FROM :hold
-                     AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
-                   ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j)
-        """,
-        reason=HoldReason.ASK_GITHUB,
-        detail=HELD,
-        asks_at_once=True,
-        limit=limit,
+    found = db.execute(
+        text("""
+            SELECT j.id FROM jobs j CROSS JOIN epochs e
+            WHERE j.state <> 'completed' AND j.changed_at < e.older_since
+              AND j.hold_reason IS DISTINCT FROM :hold
+              AND NOT EXISTS (SELECT FROM claims c WHERE c.job_id = j.id AND c.ended_at IS NULL)
+            ORDER BY j.id LIMIT :limit FOR NO KEY UPDATE OF j
+        """),
+        {"hold": HoldReason.ASK_GITHUB, "limit": limit},
     )
+    return job_holds.hold_restored(db, found.scalars().all(), detail=HELD)
 
 
 def open_jobs(db: Connection) -> int:

@@ -141,13 +141,8 @@ def postpone(db: Connection, run_id: int, *, why: str, after: float | None, now:
             "now": now,
         },
     )
-    job_holds.explain(
-        db,
-        "run_id = :run AND hold_reason = :hold AND state = 'queued'",
-        detail=f"it is not known whether the run of the job comes from a fork ({why})",
-        run=run_id,
-        hold=HoldReason.ORIGIN_UNKNOWN,
-    )
+    detail = f"it is not known whether the run of the job comes from a fork ({why})"
+    job_holds.explain_run(db, run_id, reason=HoldReason.ORIGIN_UNKNOWN, detail=detail)
     return wait
 
 

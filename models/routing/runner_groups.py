@@ -207,20 +207,20 @@ def hold_alike(
 
     Jobs that other sessions have locked are skipped.
     """
+    found = db.execute(
+        text("""
+            SELECT id FROM jobs
+            WHERE pool_id = :pool AND state = 'queued' AND hold_reason IS NULL
+              AND installation_id = :installation AND (:everywhere OR repository = :repository)
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {
+            "pool": pool_id,
+            "installation": wanted.installation_id,
+            "everywhere": verdict.everywhere,
+            "repository": wanted.repository,
+        },
+    )
     return job_holds.hold(
-        db,
-        """
-            id IN (SELECT id FROM jobs
-                   WHERE pool_id = :pool AND state = 'queued' AND hold_reason IS NULL
-                     AND installation_id = :installation AND (:everywhere OR repository = :repository)
-                   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """,
-        reason=HoldReason.RUNNER_GROUP,
-        detail=verdict.refusal,
-        not_before=until,
-        changed_at=now,
-        pool=pool_id,
-        installation=wanted.installation_id,
-        everywhere=verdict.everywhere,
-        repository=wanted.repository,
+        db, found.scalars().all(), reason=HoldReason.RUNNER_GROUP, detail=verdict.refusal, not_before=until, now=now
     )

@@ -3,16 +3,13 @@
 A transition can write `hold_reason`, `hold_detail`, `not_before` and `ask_after` together with the state
 (`models.state.transitions`). If the state of the job does not change, only this module writes these columns.
 
-The callers pass SQL conditions on `jobs`. If a statement must not wait for locked rows, the condition selects the ids
-of the rows in a subquery with SKIP LOCKED.
+A caller that selects jobs by rows of another room locks the selected jobs and passes their ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import Enum, auto
-from typing import Any
 
 from sqlalchemy import Connection
 
@@ -20,47 +17,26 @@ from models.db.sql import text
 from rules.routing.holds import HoldReason
 
 
-class Unchanged(Enum):
-    """Marker for a column that a statement must not change. None cannot be the marker, because None means NULL."""
-
-    UNCHANGED = auto()
-
-
-UNCHANGED = Unchanged.UNCHANGED
-
-
 def hold(
     db: Connection,
-    which: str,
+    job_ids: Sequence[int],
     *,
     reason: HoldReason,
-    detail: str | Unchanged | None = UNCHANGED,
-    not_before: datetime | Unchanged | None = UNCHANGED,
-    asks_at_once: bool = False,
-    counts_failure: bool = False,
-    changed_at: datetime | None = None,
-    **parameters: Any,
+    detail: str | None,
+    not_before: datetime,
+    now: datetime,
 ) -> int:
-    """Hold the jobs that satisfy the condition `which`, and return how many jobs are held. The jobs keep their age.
+    """Hold these jobs until `rematch` checks the hold after `not_before`. Return how many jobs are held.
 
-    - `not_before`: the time before which `rematch` does not check the hold.
-    - `asks_at_once`: the next tick of `unresolved_jobs` asks GitHub about the jobs.
-    - `counts_failure`: the number of failures of each job is increased by one.
-    - `changed_at`: the time of the change. If `changed_at` is None, the jobs keep the time of their last change.
-    - `parameters`: the values that `which` refers to.
+    The caller must hold the locks of the rows. The jobs keep their age.
     """
-    sets, values = ["hold_reason = :hold"], {"hold": reason, **parameters}
-    if detail is not UNCHANGED:
-        sets, values = [*sets, "hold_detail = :detail"], values | {"detail": detail}
-    if not_before is not UNCHANGED:
-        sets, values = [*sets, "not_before = :not_before"], values | {"not_before": not_before}
-    if asks_at_once:
-        sets = [*sets, "ask_after = NULL"]
-    if counts_failure:
-        sets = [*sets, "failures = failures + 1"]
-    if changed_at is not None:
-        sets, values = [*sets, "changed_at = :changed_at"], values | {"changed_at": changed_at}
-    return db.execute(text(f"UPDATE jobs SET {', '.join(sets)} WHERE {which}"), values).rowcount
+    return db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :not_before, changed_at = :now
+            WHERE id = ANY(:ids)
+        """),
+        {"ids": list(job_ids), "hold": reason, "detail": detail, "not_before": not_before, "now": now},
+    ).rowcount
 
 
 def hold_job(
@@ -70,57 +46,75 @@ def hold_job(
 
     If another session has locked the job's row, this function waits for the lock.
     """
-    hold(
-        db,
-        "id = :id AND state IN ('queued', 'claimed')",
-        reason=reason,
-        detail=detail,
-        not_before=not_before,
-        counts_failure=True,
-        changed_at=now,
-        id=job_id,
-    )
-
-
-def lift(db: Connection, which: str, *, now: datetime, **parameters: Any) -> Sequence[int]:
-    """Lift the holds of the jobs that satisfy the condition `which`, and return the ids of these jobs."""
-    lifted = db.execute(
-        text(f"""
-            UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL, changed_at = :now
-            WHERE {which}
-            RETURNING id
+    db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, not_before = :not_before, changed_at = :now,
+                   failures = failures + 1
+            WHERE id = :id AND state IN ('queued', 'claimed')
         """),
-        {"now": now, **parameters},
+        {"id": job_id, "hold": reason, "detail": detail, "not_before": not_before, "now": now},
     )
-    return lifted.scalars().all()
 
 
-def end_waits(db: Connection, which: str, *, now: datetime, **parameters: Any) -> int:
+def hold_running(db: Connection, job_id: int, *, now: datetime) -> None:
+    """Hold a running job that lost its claim, until GitHub reports its result.
+
+    The next tick of `unresolved_jobs` asks GitHub.
+    """
+    db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = :hold, ask_after = NULL, changed_at = :now
+            WHERE id = :id AND state = 'running'
+        """),
+        {"id": job_id, "hold": HoldReason.ASK_GITHUB, "now": now},
+    )
+
+
+def hold_restored(db: Connection, job_ids: Sequence[int], *, detail: str) -> int:
+    """Hold the restored jobs that are not completed, until GitHub reports their state. Return how many jobs are held.
+
+    The next tick of `unresolved_jobs` asks GitHub. This function waits for rows that another session has locked.
+    """
+    return db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = :hold, hold_detail = :detail, ask_after = NULL
+            WHERE id IN (SELECT id FROM jobs WHERE id = ANY(:ids) AND state <> 'completed'
+                         ORDER BY id FOR NO KEY UPDATE)
+        """),
+        {"ids": list(job_ids), "hold": HoldReason.ASK_GITHUB, "detail": detail},
+    ).rowcount
+
+
+def lift(db: Connection, job_id: int, *, now: datetime) -> None:
+    """Lift the hold of a job. The caller must hold the lock of the job's row."""
+    db.execute(
+        text("""
+            UPDATE jobs SET hold_reason = NULL, hold_detail = NULL, not_before = NULL, changed_at = :now WHERE id = :id
+        """),
+        {"id": job_id, "now": now},
+    )
+
+
+def end_waits(db: Connection, job_ids: Sequence[int], *, now: datetime) -> int:
     """End the waits of held jobs that wait until `not_before`, and return the number of these jobs.
 
-    The next tick of `rematch` checks these jobs.
-
-    `which` is an SQL condition on a job `j`. If another session has locked the row of a job, the job's wait is not
-    ended.
+    The next tick of `rematch` checks these jobs. The caller must hold the locks of the rows.
     """
-    ended = db.execute(
-        text(f"""
-            UPDATE jobs SET not_before = :now WHERE id IN (
-                SELECT id FROM jobs j WHERE {which} AND not_before > :now ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """),
-        {"now": now, **parameters},
-    )
-    return ended.rowcount
+    return db.execute(
+        text("UPDATE jobs SET not_before = :now WHERE id = ANY(:ids) AND not_before > :now"),
+        {"ids": list(job_ids), "now": now},
+    ).rowcount
 
 
-def explain(db: Connection, which: str, *, detail: str, **parameters: Any) -> None:
-    """Set the detail of the holds of jobs that satisfy the condition `which`. Locked rows are skipped."""
+def explain_run(db: Connection, run_id: int, *, reason: HoldReason, detail: str) -> None:
+    """Set the detail of this hold of the queued jobs of a run. Locked rows are skipped."""
     db.execute(
-        text(f"""
+        text("""
             UPDATE jobs SET hold_detail = :detail
-            WHERE id IN (SELECT id FROM jobs WHERE {which} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
+            WHERE id IN (SELECT id FROM jobs WHERE run_id = :run AND hold_reason = :hold AND state = 'queued'
+                         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         """),
-        {"detail": detail, **parameters},
+        {"run": run_id, "hold": reason, "detail": detail},
     )
 
 

@@ -153,18 +153,15 @@ def wait_until(db: Connection, *, kind: str, key: str, reason: str, not_before: 
         """),
         {"kind": kind, "key": key, "not_before": not_before, "reason": reason, "now": now},
     )
-    job_holds.hold(
-        db,
-        f"""
-            id IN (SELECT id FROM jobs WHERE state = 'queued' AND hold_reason IS NULL AND {_HELD_BY[kind]} = :key
-                   ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        """,
-        reason=HoldReason.BACKOFF,
-        detail=f"{describe(kind, key)}: {reason}",
-        not_before=not_before,
-        changed_at=now,
-        key=key,
+    queued = db.execute(
+        text(f"""
+            SELECT id FROM jobs WHERE state = 'queued' AND hold_reason IS NULL AND {_HELD_BY[kind]} = :key
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"key": key},
     )
+    detail = f"{describe(kind, key)}: {reason}"
+    job_holds.hold(db, queued.scalars().all(), reason=HoldReason.BACKOFF, detail=detail, not_before=not_before, now=now)
 
 
 def record_limit(db: Connection, *, installation_id: int, quota: str, seconds: float, now: datetime) -> None:
@@ -252,13 +249,15 @@ def end_waits(db: Connection, *, account_id: int, now: datetime) -> int:
     its release. Locked rows are skipped, because the callers hold other locks. A job with a locked row is checked when
     its own wait is over.
     """
-    return job_holds.end_waits(
-        db,
-        "hold_reason = :hold AND state IN ('queued', 'claimed') AND account_id = :account",
-        hold=HoldReason.BACKOFF,
-        account=account_id,
-        now=now,
+    held = db.execute(
+        text("""
+            SELECT id FROM jobs
+            WHERE hold_reason = :hold AND state IN ('queued', 'claimed') AND account_id = :account AND not_before > :now
+            ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        """),
+        {"hold": HoldReason.BACKOFF, "account": account_id, "now": now},
     )
+    return job_holds.end_waits(db, held.scalars().all(), now=now)
 
 
 PROBE_DUE = """
@@ -328,26 +327,23 @@ def allow_probe(
     ).scalar()
     if key is None:
         return None
-    lifted = job_holds.lift(
-        db,
-        f"""
-            id = (SELECT j.id FROM jobs j JOIN backoffs b ON b.kind = 'installation' AND b.key = :key
-                  WHERE {_PROBE_HERE}
-                  ORDER BY j.priority DESC, j.queued_at, j.id LIMIT 1 FOR NO KEY UPDATE OF j SKIP LOCKED)
-        """,
-        now=now,
-        pool_id=pool_id,
-        without=without,
-        key=key,
-    )
-    for job_id in lifted:
+    job_id: int | None = db.execute(
+        text(f"""
+            SELECT j.id FROM jobs j JOIN backoffs b ON b.kind = 'installation' AND b.key = :key
+            WHERE {_PROBE_HERE}
+            ORDER BY j.priority DESC, j.queued_at, j.id LIMIT 1 FOR NO KEY UPDATE OF j SKIP LOCKED
+        """),
+        {"now": now, "pool_id": pool_id, "without": without, "key": key},
+    ).scalar()
+    if job_id is not None:
+        job_holds.lift(db, job_id, now=now)
         db.execute(
             text(
                 "UPDATE backoffs SET probed_at = :now, probe_job_id = :job WHERE kind = 'installation' AND key = :key"
             ),
             {"now": now, "job": job_id, "key": key},
         )
-    return lifted[0] if lifted else None
+    return job_id
 
 
 def set_probe(db: Connection, keys: Sequence[tuple[str, str]], *, job_id: int, now: datetime) -> None:

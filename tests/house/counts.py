@@ -32,10 +32,8 @@ READERS = ("cli", "tasks", "web")
 """Packages in which each row has a type of its own."""
 ENGINE = {"move_claim", "move_jobs"}
 """Functions of `models.state.transitions` that take SQL."""
-STATEMENTS = {"guard", "sets"}
-"""Arguments of these functions and of the leases that contain SQL."""
-HOLDS = {"hold", "lift", "end_waits", "explain"}
-"""Functions of `models.state.job_holds` whose second argument is an SQL condition."""
+STATEMENTS = {"guard", "sets", "which"}
+"""Arguments of these functions, of the leases and of the holds that contain SQL."""
 MOST_PARAMETERS = 8
 RADON = "radon==6.0.1"
 SKIP = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -112,8 +110,8 @@ def classes_named(files: Sequence[Source], word: str) -> dict[str, int]:
 def statements_from_outside(files: Sequence[Source]) -> list[str]:
     """Return each use of a function or an argument outside `models/state` that takes SQL for a statement in there.
 
-    A use counts whatever its value is, so that SQL in a variable counts as well. `ENGINE`, `STATEMENTS` and `HOLDS`
-    name the functions and arguments.
+    A use counts whatever its value is, so that SQL in a variable counts as well. `ENGINE` and `STATEMENTS` name the
+    functions and arguments.
     """
     return [
         f"{each.name}: {used}"
@@ -130,10 +128,6 @@ def _takes_sql(node: ast.AST) -> str | None:
             return name
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name in ENGINE:
             return name
-        case ast.Attribute(value=ast.Name(id="job_holds"), attr=name) if name in HOLDS:
-            return f"job_holds.{name}"
-        case ast.ImportFrom(module="models.state.job_holds", names=names):
-            return f"job_holds.{names[0].name}"
     return None
 
 
