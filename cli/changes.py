@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli import remote
-from cli.output import Limit, Since, age, object_of, print_more, query, since_of
+from cli.output import Limit, Since, age, print_more, query, since_of
 from cli.tables import Column, Form, Kind, listed, print_table, printed
 from ostler.clock import utcnow
 from rules.changes import ChangeKind, in_short, in_words
@@ -54,7 +54,7 @@ def _print(form: Form, *, since: datetime | None, kind: ChangeKind | None, objec
     api = remote.chosen()
     if api is None:
         page = query(lambda db: list_changes(db, ChangeFilter(kind=kind, object=object_, since=since), limit=limit))
-        rows: list[Any] = [object_of(row) for row in page.rows]
+        rows: list[Any] = [dict(row._mapping) for row in page.rows]
         more = page.next_id is not None
     else:
         rows, more = api.items("changes", limit=limit, kind=kind, object=object_, since=since)

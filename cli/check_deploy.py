@@ -6,7 +6,6 @@ answer.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -178,12 +177,12 @@ def _blocks(option: str, given: list[str] | None) -> Addresses:
 def _as_object(verdict: Verdict, refusals: list[Refusal], notes: list[str]) -> dict[str, Any]:
     return {
         "safe": not refusals,
-        "refusals": [asdict(each) for each in refusals],
+        "refusals": refusals,
         "changes": [
             {"action": each.action, "object": _key(each.key), "to": None if each.to is None else _key(each.to)}
             for each in verdict.changes
         ],
-        "runner_pods": [asdict(each) for each in verdict.rows],
+        "runner_pods": verdict.rows,
         "notes": notes,
     }
 

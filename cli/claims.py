@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.accounts import account_id
-from cli.output import BIGGEST_ID, Limit, age, object_of, print_next_page, query
+from cli.output import BIGGEST_ID, Limit, age, print_next_page, query
 from cli.pools import pool_id
 from cli.tables import Column, Form, Kind, listed, print_table, printed
 from ostler.clock import utcnow
 from rules.claims.machines import ClaimState, EndReason, Purpose
-from rules.claims.pod_ends import describe
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import Connection
 
     from models.browse.page import Page
 
@@ -33,8 +32,7 @@ def claims(
     limit: Limit = 50,
 ) -> None:
     """List claims, newest first. Without --all, --state, --job and --pod, only live claims are listed."""
-    from models.browse.claims import ClaimFilter, list_claims
-    from models.claims.pod_ends import end_of
+    from models.browse.claims import ClaimFilter, list_claims, shown
 
     def body(db: Connection) -> Page:
         wanted = ClaimFilter(
@@ -49,8 +47,7 @@ def claims(
         return list_claims(db, wanted, limit=limit)
 
     page = query(body)
-    found = [{**object_of(row), "pod_end": describe(end_of(row))} for row in page.rows]
-    if printed(form, found, names=(row.id for row in page.rows)):
+    if printed(form, [shown(row) for row in page.rows], names=(row.id for row in page.rows)):
         return
     now = utcnow()
     print_table(
@@ -77,7 +74,7 @@ def claims(
                 row.pool,
                 row.pod,
                 age(row.created_at, now=now),
-                _end(row),
+                _end(row.end_reason, row.exit_reason),
             )
             for row in page.rows
         ),
@@ -87,9 +84,8 @@ def claims(
     print_next_page(page)
 
 
-def _end(row: Row[Any]) -> str | None:
+def _end(end_reason: str | None, exit_reason: str | None) -> str | None:
     """Return why a claim ended. If the Pod ended first, add Kubernetes' reason for the end of the Pod."""
-    if row.end_reason not in {EndReason.POD_GONE, EndReason.POD_SPENT} or row.exit_reason is None:
-        end: str | None = row.end_reason
-        return end
-    return f"{row.end_reason} ({row.exit_reason})"
+    if end_reason not in {EndReason.POD_GONE, EndReason.POD_SPENT} or exit_reason is None:
+        return end_reason
+    return f"{end_reason} ({exit_reason})"

@@ -13,14 +13,13 @@ import os
 import platform
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
 
-from cli.output import BIGGEST_ID, MISTAKE, dumped, fail, object_of, query
+from cli.output import BIGGEST_ID, MISTAKE, dumped, fail, query
 from ostler.clock import utcnow
 from ostler.settings import Timed, is_secret_variable, read
 
@@ -103,9 +102,9 @@ def _collect(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | 
         "pods": [each for each in pods if each is not None],
         "pool": None if story.job.pool_id is None else told_pool(db, story.job.pool_id, now=now),
         "account": told_account(db, story.job.account_id, timings=timings, now=now),
-        "repairs": [object_of(row) for row in list_repairs(db, RepairFilter(job_id=job_id), limit=MOST_REPAIRS).rows],
+        "repairs": list_repairs(db, RepairFilter(job_id=job_id), limit=MOST_REPAIRS).rows,
         "gates": [str(each) for each in gates.shut(db)],
-        "sweeps": [asdict(each) for each in list_sweeps(db, now=now)],
+        "sweeps": list_sweeps(db, now=now),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -206,7 +205,7 @@ def requeue(job_id: JobId, as_json: Json = False) -> None:
         fail(done.message)
     wake([] if done.wakes is None else [done.wakes], release=done.releases)
     if as_json:
-        print_json({"action": done.action, "message": done.message, "why": asdict(why)})
+        print_json({"action": done.action, "message": done.message, "why": why})
         return
     typer.echo(done.message)
     typer.echo(why.summary)

@@ -10,8 +10,9 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
@@ -24,7 +25,7 @@ from ostler.settings import load_stores
 from rules.changes import Author, Via
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import Connection
 
     from models.browse.page import Page
     from ostler.secrets import Secret
@@ -190,11 +191,6 @@ def print_more(shown: int, *, more: bool) -> None:
         typer.echo(f"more rows exist than the {shown} shown; use a filter, or a larger --limit", err=True)
 
 
-def object_of(row: Row[Any]) -> Mapping[str, Any]:
-    """Return a row as a mapping from column names to values."""
-    return dict(row._mapping)
-
-
 def age(since: datetime | None, *, now: datetime) -> str:
     """Return the time from `since` to `now` in its two largest units, or `-` if `since` is None."""
     if since is None:
@@ -219,6 +215,8 @@ def _in_units(seconds: int) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     if hasattr(value, "_mapping"):
-        return object_of(value)
+        return dict(value._mapping)
     raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.output import Json, object_of, print_json, query, time_of
+from cli.output import Json, print_json, query, time_of
 from cli.stats import print_waits, shown
 from cli.sweeps import print_summary
 from cli.tables import Column, Kind, print_table
@@ -53,8 +52,8 @@ def report(
                 "until": now,
                 **{name: [shown(each) for each in found[name]] for name in ("pools", "accounts")},
                 "starts": found["starts"],
-                "idle": [asdict(each) for each in found["idle"]],
-                "repairs": [object_of(row) for row in found["repairs"]],
+                "idle": found["idle"],
+                "repairs": found["repairs"],
             }
         )
         return

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -24,10 +24,12 @@ from rules.pools.pod_states import PodState
 from rules.sweeps.limits import Repaired
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import Connection
     from sqlalchemy.exc import SQLAlchemyError
 
     from models.browse.fleet import AccountLine, PoolLine
+    from models.browse.repairs import RepairCount
+    from models.browse.statistics import ClaimCount
     from models.browse.waits import Waits
 
 T = TypeVar("T")
@@ -71,8 +73,8 @@ class Fleet:
     pools: Sequence[PoolLine]
     accounts: Sequence[AccountLine]
     waits: Mapping[str, Waits]
-    claims: Sequence[Row[Any]]
-    repairs: Sequence[Row[Any]]
+    claims: Sequence[ClaimCount]
+    repairs: Sequence[RepairCount]
 
 
 def read(db: Connection, *, now: datetime) -> Fleet:
@@ -262,14 +264,14 @@ def _notes(fleet: Fleet, *, most: int | None) -> Sequence[Text]:
     return [*shown, *_more(len(lines) - len(shown), "notes about pools")]
 
 
-def _claims(rows: Sequence[Row[Any]]) -> str:
+def _claims(rows: Sequence[ClaimCount]) -> str:
     counts = Counter[str]()
     for row in rows:
         counts[row.state if row.purpose == Purpose.JOB else row.purpose] += row.claims
     return ", ".join(f"{counts[each]} {each}" for each in (*ClaimState, *Purpose) if counts[each]) or "none"
 
 
-def _repairs(rows: Sequence[Row[Any]]) -> str:
+def _repairs(rows: Sequence[RepairCount]) -> str:
     made, failed = Counter[str](), Counter[str]()
     for row in rows:
         if row.outcome != Repaired.MOVED_ON:  # nothing was done

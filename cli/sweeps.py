@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,6 @@ from cli.output import (
     author,
     fail,
     no_answer,
-    object_of,
     print_json,
     print_next_page,
     query,
@@ -37,9 +36,11 @@ from ostler.task_names import SWEEPS
 from rules.sweeps.limits import SUCCESSES, Outcome, Repaired
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import Connection
 
+    from models.browse.repairs import DailyChanges
     from models.browse.sweeps import SweepSeen
+    from models.sweeps.sweep_runs import SweepRun
 
 CHECK_EVERY = 0.2
 LONGEST_WHY = 200
@@ -60,7 +61,7 @@ def list_(form: Form) -> None:
     found, obstacle = query(lambda db: (list_sweeps(db, now=now), _obstacle(db)))
     if obstacle is not None:
         print_note(f"No Pod can be retired and no runner deregistered now: {obstacle}")
-    if printed(form, [asdict(each) for each in found], names=(each.name for each in found)):
+    if printed(form, found, names=(each.name for each in found)):
         return
     print_table(
         (
@@ -125,7 +126,7 @@ def run(
         fail(f"{only} did not end within {wait:g} s; check that a worker serves the queue `sweeps`")
     page = query(lambda db: list_repairs(db, RepairFilter(run_id=found.id), limit=1000))
     if as_json:
-        print_json({"run": object_of(found), "repairs": list(page.rows)})
+        print_json({"run": found, "repairs": list(page.rows)})
     else:
         why = f": {found.why}" if found.why else ""
         typer.echo(
@@ -193,7 +194,7 @@ def repairs(
         first = begin or now - timedelta(days=7)
         rows = query(lambda db: summary(db, since=first))
         if form is Form.JSON:
-            print_json([object_of(row) for row in rows])
+            print_json(list(rows))
         else:
             print_summary(rows, since=first, wide=form is Form.WIDE)
         return
@@ -207,7 +208,7 @@ def repairs(
     print_next_page(page)
 
 
-def print_summary(rows: Sequence[Row[Any]], *, since: datetime, wide: bool = False) -> None:
+def print_summary(rows: Sequence[DailyChanges], *, since: datetime, wide: bool = False) -> None:
     """Print what sweeps and reconcilers changed, by day (`models.browse.repairs.summary`)."""
     print_table(
         ("day", "who", Column("what", Kind.TEXT), "outcome", Column("deletes", drop=1), "number"),
@@ -288,7 +289,7 @@ def _change(name: str, write: Any, *, as_json: bool) -> None:
 
     changed = query(body)
     if as_json:
-        print_json([asdict(each) for each in changed])
+        print_json(changed)
         return
     for each in changed:
         typer.echo(f"{each.name}: {_switch(each)}")
@@ -315,7 +316,7 @@ def _send(name: str, *, asked: str, dry: bool) -> None:
         waker.close()
 
 
-def _wait(asked: str, *, seconds: float) -> Row[Any] | None:
+def _wait(asked: str, *, seconds: float) -> SweepRun | None:
     """Wait for the run with the request id `asked`, and return the row of the run.
 
     Return None if the run does not end within `seconds`.

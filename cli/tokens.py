@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,9 @@ from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import Connection
+
+    from models.browse.api_tokens import ListedToken
 
 LONGEST_NAME = 100
 LONGEST_DAYS = 3650
@@ -144,7 +146,7 @@ def revoke(
 
     by = author()
 
-    def body(db: Connection) -> Row[Any] | None:
+    def body(db: Connection) -> ListedToken | None:
         if not api_tokens.revoke(db, token_id, by=by):
             return None
         return next(row for row in api_tokens.list_tokens(db) if row.id == token_id)

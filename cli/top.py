@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -130,7 +129,7 @@ def _plain(fleet: Fleet) -> dict[str, Any]:
     return {
         "at": fleet.now,
         "problems": list(fleet.problems),
-        "pools": [asdict(each) for each in fleet.pools],
+        "pools": fleet.pools,
         "accounts": [_account(each, fleet) for each in fleet.accounts],
         "claims": [{"purpose": row.purpose, "state": row.state, "count": row.claims} for row in fleet.claims],
         "repairs_of_last_hour": [

@@ -337,12 +337,24 @@ def use_link(db: Connection, code: Secret, *, now: datetime) -> Holder | Refused
     return verify_again(db, parts[1], now=now)
 
 
-def list_tokens(db: Connection) -> Sequence[Row[Any]]:
-    """Return every token without its digest, oldest first.
+@dataclass(frozen=True, slots=True)
+class ListedToken:
+    """A token without its digest. `accounts` contains logins. It is empty if the token may see all accounts."""
 
-    The column `accounts` contains logins. It is empty if the token may see all accounts.
-    """
-    return db.execute(
+    id: int
+    key_id: str
+    name: str
+    scopes: Sequence[str]
+    accounts: Sequence[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+def list_tokens(db: Connection) -> Sequence[ListedToken]:
+    """Return every token, oldest first."""
+    rows = db.execute(
         text("""
             SELECT t.id, t.key_id, t.name, t.scopes,
                    ARRAY(SELECT coalesce(a.login, given.id::text) FROM unnest(t.accounts) AS given (id)
@@ -350,7 +362,8 @@ def list_tokens(db: Connection) -> Sequence[Row[Any]]:
                    t.created_at, t.expires_at, t.revoked_at, t.last_used_at
             FROM api_tokens t ORDER BY t.id
         """)
-    ).all()
+    )
+    return [ListedToken(*row) for row in rows]
 
 
 def revoke(db: Connection, token_id: int, *, by: Author) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,7 +43,7 @@ def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict:
         raise ConfigurationError(f"--only: found {strange[0]!r}; must be one of {', '.join(FAMILIES)}")
     findings = run([check for check in CHECKS if check.family in wanted], Context())
     if as_json:
-        print_json([asdict(each) for each in findings])
+        print_json(findings)
     elif not wide:
         _print_problems(findings)
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from models.browse.page import Order, read
+from models.browse.page import Choice, Order, choices, read
 from models.db.sql import text
 from models.routing.usage import ending_pods, usage_of
 from rules.changes import Author, Via
@@ -68,12 +68,10 @@ def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = 
     return Accounts(_stories(db, page.rows), page.next_id)
 
 
-def account_choices(db: Connection, *, accounts: Collection[int] | None = None, limit: int) -> Sequence[Row[Any]]:
+def account_choices(db: Connection, *, accounts: Collection[int] | None = None, limit: int) -> Sequence[Choice]:
     """Return the ids and the logins of accounts, in the order of their ids. `accounts` limits them, if it is given."""
     conditions = {"t.id = ANY(CAST(:value AS bigint[]))": None if accounts is None else list(accounts)}
-    return read(
-        db, "t.id, t.login", table="accounts", conditions=conditions, order=Order.OLDEST, after=None, limit=limit
-    ).rows
+    return choices(db, "login", table="accounts", conditions=conditions, limit=limit)
 
 
 def told(story: AccountStory) -> dict[str, Any]:

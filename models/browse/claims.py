@@ -12,6 +12,7 @@ from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.claims import pod_ends
 from models.db.sql import text
 from rules.claims.machines import ClaimState, Purpose
+from rules.claims.pod_ends import describe
 
 MOST_EVENTS = 500
 
@@ -106,6 +107,11 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
         {"id": claim_id, "most": MOST_EVENTS},
     ).all()
     return ClaimStory(claim, claim_events(db, [claim_id]), attempts)
+
+
+def shown(claim: Row[Any]) -> dict[str, Any]:
+    """Return a row of a claim as the API and the commands show it: with a sentence about the end of its Pod."""
+    return {**claim._mapping, "pod_end": describe(pod_ends.end_of(claim))}
 
 
 def claim_events(db: Connection, claims: Sequence[int]) -> Sequence[Row[Any]]:

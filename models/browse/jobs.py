@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row
 
 from models.browse.accounts import held_by
 from models.browse.claims import claim_events
+from models.browse.claims import shown as shown_claim
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.browse.timeline import Moment, in_order
 from models.browse.waits import expected
@@ -131,7 +132,7 @@ def told(story: JobStory, *, now: datetime) -> dict[str, Any]:
     """Return a job with its story as the commands and the API show it."""
     return shown(story.job, now=now) | {
         "why": asdict(story.why),
-        "claims": [{**claim._mapping, "pod_end": describe(pod_ends.end_of(claim))} for claim in story.claims],
+        "claims": [shown_claim(claim) for claim in story.claims],
         "events": [dict(each._mapping) for each in story.events],
         "timeline": [asdict(each) for each in story.timeline],
     }

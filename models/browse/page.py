@@ -42,6 +42,22 @@ class Page:
     next_id: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A row that a filter offers for selection."""
+
+    id: int
+    name: str
+
+
+def choices(db: Connection, name: str, *, table: str, conditions: Mapping[str, Any], limit: int) -> Sequence[Choice]:
+    """Return the ids and the column `name` of the oldest rows, oldest first. See `read`."""
+    page = read(
+        db, f"t.id, t.{name} AS name", table=table, conditions=conditions, order=Order.OLDEST, after=None, limit=limit
+    )
+    return [Choice(row.id, row.name) for row in page.rows]
+
+
 def read(
     db: Connection,
     select: str,

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from models.browse.health import Obstacle, obstacles
-from models.browse.page import Order, Page, read
+from models.browse.page import Choice, Order, Page, choices, read
 from models.db.sql import text
 from models.pools.pod_rows import OVER
 from rules.pools.pod_states import PodState
@@ -107,12 +107,9 @@ def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, 
     return read(db, _COLUMNS, table="pools", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
 
 
-def pool_choices(db: Connection, *, limit: int) -> Sequence[Row[Any]]:
+def pool_choices(db: Connection, *, limit: int) -> Sequence[Choice]:
     """Return the ids and the names of the oldest pools that are not deleted, oldest first."""
-    conditions = {"t.deleted_at IS NULL": True}
-    return read(
-        db, "t.id, t.name", table="pools", conditions=conditions, order=Order.OLDEST, after=None, limit=limit
-    ).rows
+    return choices(db, "name", table="pools", conditions={"t.deleted_at IS NULL": True}, limit=limit)
 
 
 def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.browse.page import Order, Page, read
 from models.db.sql import text
@@ -58,28 +58,49 @@ def list_repairs(
     return read(db, _COLUMNS, table="repairs", conditions=conditions, order=order, after=after, limit=limit)
 
 
-def count_repairs(db: Connection, *, since: datetime) -> Sequence[Row[Any]]:
+@dataclass(frozen=True, slots=True)
+class RepairCount:
+    """The number of repairs of one sweep with one outcome."""
+
+    sweep: str
+    outcome: str
+    repairs: int
+
+
+def count_repairs(db: Connection, *, since: datetime) -> Sequence[RepairCount]:
     """Return how many repairs were made since a time, by sweep and outcome. Repairs of dry runs are not counted."""
-    return db.execute(
+    rows = db.execute(
         text("""
-            SELECT sweep, outcome, count(*) AS repairs FROM repairs
+            SELECT sweep, outcome, count(*) FROM repairs
             WHERE at >= :since AND NOT dry GROUP BY sweep, outcome ORDER BY sweep, outcome
         """),
         {"since": since},
-    ).all()
+    )
+    return [RepairCount(*row) for row in rows]
 
 
-def summary(db: Connection, *, since: datetime) -> Sequence[Row[Any]]:
+@dataclass(frozen=True, slots=True)
+class DailyChanges:
+    """The number of changes of one kind on one UTC day. `kills` is True if they deleted Pods or removed runners."""
+
+    day: str
+    who: str
+    what: str
+    outcome: str
+    kills: bool
+    changes: int
+
+
+def summary(db: Connection, *, since: datetime) -> Sequence[DailyChanges]:
     """Return what sweeps and reconcilers changed since a time: for each UTC day, actor, action and outcome the number.
 
     The latest day comes first. Retirements of Pods that are in the ledger of repairs are left out, so each is counted
     once. The actor of another retirement is the process that began it, its action is the reason without the detail, and
     its outcome says whether the Pod is gone. Repairs of dry runs are not counted.
     """
-    return db.execute(
+    rows = db.execute(
         text("""
-            SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD') AS day, sweep AS who, what, outcome, kills,
-                   count(*) AS changes
+            SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), sweep, what, outcome, kills, count(*)
             FROM repairs WHERE at >= :since AND NOT dry GROUP BY 1, 2, 3, 4, 5
             UNION ALL
             SELECT to_char(c.created_at AT TIME ZONE 'UTC', 'YYYY-MM-DD'), coalesce(e.who, '-'),
@@ -93,4 +114,5 @@ def summary(db: Connection, *, since: datetime) -> Sequence[Row[Any]]:
             ORDER BY 1 DESC, 2, 3, 4
         """),
         {"since": since},
-    ).all()
+    )
+    return [DailyChanges(*row) for row in rows]

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from models.browse.fleet import AccountLine, PoolLine, account_lines, pool_lines
 from models.claims import runner_failures
@@ -68,14 +67,25 @@ class Statistics:
     accounts: Sequence[AccountLine] = ()
 
 
-def live_claims(db: Connection) -> Sequence[Row[Any]]:
-    """Return the number of live claims and the time of their oldest last transition, by purpose and state."""
-    return db.execute(
+@dataclass(frozen=True, slots=True)
+class ClaimCount:
+    """The number of live claims with one purpose and state. `oldest` is the time of their oldest last transition."""
+
+    purpose: str
+    state: str
+    claims: int
+    oldest: datetime
+
+
+def live_claims(db: Connection) -> Sequence[ClaimCount]:
+    """Return the numbers of live claims by purpose and state."""
+    rows = db.execute(
         text("""
-            SELECT purpose, state, count(*) AS claims, min(changed_at) AS oldest FROM claims
+            SELECT purpose, state, count(*), min(changed_at) FROM claims
             WHERE ended_at IS NULL GROUP BY purpose, state
         """)
-    ).all()
+    )
+    return [ClaimCount(*row) for row in rows]
 
 
 def read(db: Connection, *, now: datetime, accounts: bool = False) -> Statistics:

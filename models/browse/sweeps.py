@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import Connection, Row, text
 
+from models.sweeps.sweep_runs import SweepRun
 from ostler.task_names import SWEEPS
 
 
@@ -61,9 +62,10 @@ def _seen(name: str, row: Row[Any] | None, *, now: datetime) -> SweepSeen:
     )
 
 
-def run_asked(db: Connection, asked: str) -> Row[Any] | None:
+def run_asked(db: Connection, asked: str) -> SweepRun | None:
     """Return the run that an operator requested, or None if the run has not begun.
 
     `asked` is the name of the request, as stored in the run.
     """
-    return db.execute(text("SELECT * FROM sweep_runs WHERE asked = :asked"), {"asked": asked}).one_or_none()
+    row = db.execute(text("SELECT * FROM sweep_runs WHERE asked = :asked"), {"asked": asked}).one_or_none()
+    return cast("SweepRun | None", row)

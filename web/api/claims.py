@@ -8,12 +8,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import Field
-from sqlalchemy import Row
 
-from models.browse.claims import ClaimFilter, claim_story, list_claims
-from models.claims.pod_ends import end_of
+from models.browse.claims import ClaimFilter, claim_story, list_claims, shown
 from rules.claims.machines import ClaimState, EndReason, Purpose, Stamp
-from rules.claims.pod_ends import describe
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.limited import Visible
@@ -85,11 +82,6 @@ class ClaimDetail(Claim):
 
     attempts: list[MintAttempt]
     events: list[Event]
-
-
-def shown(row: Row[Any]) -> dict[str, Any]:
-    """Return a claim as the API shows it."""
-    return {**row._mapping, "pod_end": describe(end_of(row))}
 
 
 def router(database: Callable[[], Database], cursors: Cursors) -> APIRouter:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from pydantic import BaseModel
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,10 +23,10 @@ from models.browse.accounts import AccountStory, account_choices, account_story
 from models.browse.changes import ChangeFilter, list_changes
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.nodes import read_nodes
-from models.browse.page import LARGEST, Page
+from models.browse.page import LARGEST, Choice, Page
 from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
 from models.browse.pools import PoolStory, pool_choices, pool_story, told
-from models.browse.repairs import RepairFilter, count_repairs, list_repairs
+from models.browse.repairs import RepairCount, RepairFilter, count_repairs, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps
 from models.browse.waits import By, Waits, expected, waits
 from models.claims.pod_ends import end_of
@@ -127,7 +127,7 @@ class Pages:
         wanted = JobFilter(**query.filters(), accounts=holder.accounts)
         streamed = wants_stream(request)  # a stream does not replace the form of the filters
 
-        def body(db: Connection) -> tuple[Page, Sequence[Row[Any]], Sequence[Row[Any]]]:
+        def body(db: Connection) -> tuple[Page, Sequence[Choice], Sequence[Choice]]:
             jobs = list_jobs(db, wanted, order=query.sort, after=after, limit=query.limit)
             if streamed:
                 return jobs, (), ()
@@ -274,7 +274,7 @@ class Pages:
         now = utcnow()
         since = (now - timedelta(days=1)).replace(microsecond=0)
 
-        def body(db: Connection) -> tuple[Sequence[SweepSeen], Sequence[Row[Any]]]:
+        def body(db: Connection) -> tuple[Sequence[SweepSeen], Sequence[RepairCount]]:
             return list_sweeps(db, now=now), count_repairs(db, since=since)
 
         sweeps, counts = await self._database().run(body)
