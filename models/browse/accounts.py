@@ -64,14 +64,14 @@ def list_accounts(db: Connection, wanted: AccountFilter, *, after: int | None = 
         "lower(t.login) = lower(:value)": wanted.login,
         "t.id = ANY(CAST(:value AS bigint[]))": None if wanted.accounts is None else list(wanted.accounts),
     }
-    page = read(db, _COLUMNS, table="accounts", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
+    page = read(db, _COLUMNS, source="accounts t", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
     return Accounts(_stories(db, page.rows), page.next_id)
 
 
 def account_choices(db: Connection, *, accounts: Collection[int] | None = None, limit: int) -> Sequence[Choice]:
     """Return the ids and the logins of accounts, in the order of their ids. `accounts` limits them, if it is given."""
     conditions = {"t.id = ANY(CAST(:value AS bigint[]))": None if accounts is None else list(accounts)}
-    return choices(db, "login", table="accounts", conditions=conditions, limit=limit)
+    return choices(db, "login", source="accounts t", conditions=conditions, limit=limit)
 
 
 def told(story: AccountStory) -> dict[str, Any]:

@@ -33,4 +33,4 @@ def list_changes(db: Connection, wanted: ChangeFilter, *, after: int | None = No
         "(t.name = :value OR CAST(t.object_id AS text) = :value)": wanted.object,
         "t.at >= :value": wanted.since,
     }
-    return read(db, _COLUMNS, table="changes", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)
+    return read(db, _COLUMNS, source="changes t", conditions=conditions, order=Order.NEWEST, after=after, limit=limit)

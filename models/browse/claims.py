@@ -78,8 +78,7 @@ def list_claims(db: Connection, wanted: ClaimFilter, *, after: int | None = None
     return read(
         db,
         _COLUMNS,
-        table="claims",
-        joined=_JOINED,
+        source=f"claims t {_JOINED}",
         conditions=conditions | table_conditions,
         order=Order.NEWEST,
         after=after,

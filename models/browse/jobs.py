@@ -97,7 +97,7 @@ def list_jobs(
     }
     if wanted.state is not None and wanted.state is not JobState.COMPLETED:
         conditions["t.state <> :value"] = JobState.COMPLETED  # lets Postgres use the partial index
-    return read(db, _COLUMNS, table="jobs", conditions=conditions, order=order, after=after, limit=limit)
+    return read(db, _COLUMNS, source="jobs t", conditions=conditions, order=order, after=after, limit=limit)
 
 
 def job_name(db: Connection, job_id: int) -> str | None:

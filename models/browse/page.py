@@ -50,10 +50,10 @@ class Choice:
     name: str
 
 
-def choices(db: Connection, name: str, *, table: str, conditions: Mapping[str, Any], limit: int) -> Sequence[Choice]:
+def choices(db: Connection, name: str, *, source: str, conditions: Mapping[str, Any], limit: int) -> Sequence[Choice]:
     """Return the ids and the column `name` of the oldest rows, oldest first. See `read`."""
     page = read(
-        db, f"t.id, t.{name} AS name", table=table, conditions=conditions, order=Order.OLDEST, after=None, limit=limit
+        db, f"t.id, t.{name} AS name", source=source, conditions=conditions, order=Order.OLDEST, after=None, limit=limit
     )
     return [Choice(row.id, row.name) for row in page.rows]
 
@@ -62,20 +62,19 @@ def read(
     db: Connection,
     select: str,
     *,
-    table: str,
-    joined: str = "",
+    source: str,
     conditions: Mapping[str, Any],
     order: Order,
     after: int | None,
     limit: int,
     joins: Mapping[str, Any] | None = None,
 ) -> Page:
-    """Return one page of rows of `table`.
+    """Return one page of rows of the table `t` in `source`.
 
-    `select` contains the SQL for the columns. `conditions` maps an SQL condition to the value of the parameter `:value`
-    in this condition. If the value is None, the condition is left out. `joined` is SQL that joins further tables, and
-    `joins` contains the parameters of `joined`. In all this SQL, the alias of `table` is `t`. `after` is the `next_id`
-    of the previous page, or None for the first page.
+    `select` contains the SQL for the columns. `source` is the SQL after FROM: the table with the alias `t`, and what it
+    is joined with. `joins` contains the parameters of `source`. `conditions` maps an SQL condition to the value of the
+    parameter `:value` in this condition. If the value is None, the condition is left out. `after` is the `next_id` of
+    the previous page, or None for the first page.
     """
     chosen = {sql: value for sql, value in conditions.items() if value is not None}
     clauses = [f"({sql})".replace(":value", f":value{number}") for number, sql in enumerate(chosen)]
@@ -85,7 +84,7 @@ def read(
         values["after"] = after
     where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
     rows = db.execute(
-        text(f"SELECT {select} FROM {table} t {joined} {where} ORDER BY t.id {order.sql} LIMIT :limit"),
+        text(f"SELECT {select} FROM {source} {where} ORDER BY t.id {order.sql} LIMIT :limit"),
         values | {"limit": limit + 1, **(joins or {})},
     ).all()
     return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)

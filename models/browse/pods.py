@@ -121,8 +121,7 @@ def list_pods(
     return read(
         db,
         _LISTED,
-        table="runner_pods",
-        joined="LEFT JOIN claims c ON c.pod_uid = t.uid AND c.ended_at IS NULL",
+        source="runner_pods t LEFT JOIN claims c ON c.pod_uid = t.uid AND c.ended_at IS NULL",
         conditions=conditions,
         order=order,
         after=after,

@@ -104,12 +104,12 @@ def list_pools(db: Connection, wanted: PoolFilter, *, after: int | None = None, 
         "t.deleted_at IS NULL": True if wanted.deleted is False else None,
         "t.deleted_at IS NOT NULL": True if wanted.deleted else None,
     }
-    return read(db, _COLUMNS, table="pools", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
+    return read(db, _COLUMNS, source="pools t", conditions=conditions, order=Order.OLDEST, after=after, limit=limit)
 
 
 def pool_choices(db: Connection, *, limit: int) -> Sequence[Choice]:
     """Return the ids and the names of the oldest pools that are not deleted, oldest first."""
-    return choices(db, "name", table="pools", conditions={"t.deleted_at IS NULL": True}, limit=limit)
+    return choices(db, "name", source="pools t", conditions={"t.deleted_at IS NULL": True}, limit=limit)
 
 
 def pool_story(db: Connection, pool_id: int, *, now: datetime) -> PoolStory | None:

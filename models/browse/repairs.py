@@ -55,7 +55,7 @@ def list_repairs(
         "t.kills": wanted.kills or None,
         "NOT t.kills": wanted.kills is False or None,
     }
-    return read(db, _COLUMNS, table="repairs", conditions=conditions, order=order, after=after, limit=limit)
+    return read(db, _COLUMNS, source="repairs t", conditions=conditions, order=order, after=after, limit=limit)
 
 
 @dataclass(frozen=True, slots=True)

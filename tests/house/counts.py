@@ -162,8 +162,19 @@ def _parameters(function: Function) -> int:
 
 
 def _is_public(function: Function) -> bool:
-    """Return whether a function is a command or a route: its decorator is a call of an attribute, as `@app.get()`."""
-    return any(isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) for each in function.decorator_list)
+    """Return whether a function is a command or a route.
+
+    Its decorator is a call of an attribute, as `@app.get()`, or it has an option or argument of typer.
+    """
+    options = {"Option", "Argument"}
+    return any(
+        isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) for each in function.decorator_list
+    ) or any(
+        isinstance(node, ast.Attribute) and node.attr in options
+        for each in function.args.args
+        if each.annotation
+        for node in ast.walk(each.annotation)
+    )
 
 
 def complexity(tree: Path, *, uv: str) -> dict[str, list[str]]:
