@@ -5,7 +5,7 @@ In a persistent pool, each offered Pod gets a registration claim instead, becaus
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -153,56 +153,67 @@ def match(rt: Runtime, db: Connection, pool: Pool, *, now: datetime) -> Matched:
     Each step is a separate SQL statement. The count of usage therefore includes everything that was committed before
     the rows were locked (laws L1 and L2).
     """
-    settings = rt.settings
-    batch = settings.timings.match_batch
-    seen = matching.outlook(db, pool, batch=batch, spare_after=settings.timings.spare_after, now=now)
-    free = seen.free
-    held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if free and seen.failures else None
-    heads = heads_beside(db, pool, held, settings.timings, now=now)
-    if free and seen.probes and probe_mints(settings, db, pool, held, heads, now=now):
-        heads = heads_beside(db, pool, held, settings.timings, now=now)
-    probed = None if held is None or not held.slots else held.account_id
-    jobs_left_out = False
-    if probed is not None:
-        heads, jobs_left_out = one_of(heads, probed)
-    elif held is not None and held.account_id is None:
-        free = min(free, held.slots)
-    if not heads.jobs:
+    timings = rt.timings
+    seen = matching.outlook(db, pool, batch=timings.match_batch, spare_after=timings.spare_after, now=now)
+    queue = _read_queue(rt, db, pool, seen, now=now)
+    if not queue.heads.jobs:
         pools.set_wants_pods(db, pool, wants=False)
         return Matched((), 0, again=False)
+    rows = _Rows(db, pool, queue.heads)
     # Jobs that spares might take are locked together with the planned jobs. A locked job might get neither a spare nor
     # a Pod. The commit unlocks such a job.
-    first = plan_batch(
-        heads.jobs, heads.accounts, totals=heads.totals, slots=free, reservations=heads.reservations, last=heads.last
-    )
+    first = rows.first_picks(queue.free)
     spares: frozenset[int] = frozenset()
     if seen.spares:
-        spares = matching.spare_candidates(db, pool, heads.jobs, spare_after=settings.timings.spare_after, now=now)
-    rows = _Rows(db, pool, heads)
-    rows.lock_jobs({job.job_id for job in first.picks} | spares)
-    pods = matching.lock_pods(db, pool, limit=len(first.picks), now=now) if first.picks else []
+        spares = matching.spare_candidates(db, pool, queue.heads.jobs, spare_after=timings.spare_after, now=now)
+    rows.lock_jobs(first | spares)
+    pods = matching.lock_pods(db, pool, limit=len(first), now=now) if first else []
     rows.lock_accounts({job.account_id for job in rows.jobs})
-    given = matching.give_to_spares(
-        db,
-        pool,
-        [job.job_id for job in rows.jobs if job.job_id in spares and job.account_id in rows.accounts],
-        spare_after=settings.timings.spare_after,
-        now=now,
-    )
+    given = matching.give_to_spares(db, pool, rows.usable(spares), spare_after=timings.spare_after, now=now)
     plan = rows.plan(without=given, slots=len(pods))
     pairs = [(job.job_id, pod) for job, pod in zip(plan.picks, pods, strict=False)]
-    claims = matching.insert_claims(db, pool, pairs, due_after=settings.timings.due_after, now=now)
-    # A braked pool is not short of Pods: the brake limits its claims. The reconciler wakes the pool for each claim that
-    # tests it.
-    braked = held is not None and held.account_id is None
-    left_without_pods = not braked and len(heads.jobs) - len(given) > free
+    claims = matching.insert_claims(db, pool, pairs, due_after=timings.due_after, now=now)
+    left_without_pods = not queue.braked and len(queue.heads.jobs) - len(given) > queue.free
     news = pools.set_wants_pods(db, pool, wants=left_without_pods)
-    skipped = rows.skipped or len(pods) < len(first.picks)
-    full = len(claims) == batch
+    skipped = rows.skipped or len(pods) < len(first)
+    full = len(claims) == timings.match_batch
     # A Pod that polled before `wants_pods` was set did not wake the matcher, so the matcher must check once more.
-    again = full or ((skipped or jobs_left_out) and bool(claims)) or (news and left_without_pods)
+    again = full or ((skipped or queue.left_out) and bool(claims)) or (news and left_without_pods)
     short = left_without_pods and pool.autoscaled
     return Matched(claims, len(given), again=again, skipped=skipped, short=short)
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The queue heads that one run may match, and the number of `free` Pods that it may claim.
+
+    `braked`: True if the brake of the pool limits the claims of all accounts. Such a pool is not short of Pods: the
+    reconciler wakes it for each claim that tests it. `left_out`: True if the brake of one account left out some of its
+    jobs.
+    """
+
+    heads: QueueHeads
+    free: int
+    braked: bool = False
+    left_out: bool = False
+
+
+def _read_queue(
+    rt: Runtime, db: Connection, pool: matching.PoolShape, seen: matching.Outlook, *, now: datetime
+) -> _Queue:
+    """Read the queue heads that the brake of the pool admits. If a test of failing mints is due, it is among them."""
+    held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if seen.free and seen.failures else None
+    heads = heads_beside(db, pool, held, rt.timings, now=now)
+    if seen.free and seen.probes and probe_mints(rt.settings, db, pool, held, heads, now=now):
+        heads = heads_beside(db, pool, held, rt.timings, now=now)
+    if held is None:
+        return _Queue(heads, seen.free)
+    if held.account_id is None:
+        return _Queue(heads, min(seen.free, held.slots), braked=True)
+    if not held.slots:
+        return _Queue(heads, seen.free)
+    heads, left_out = one_of(heads, held.account_id)
+    return _Queue(heads, seen.free, left_out=left_out)
 
 
 def probe_mints(
@@ -257,6 +268,14 @@ class _Rows:
         """Return the locked queue heads, in their original order."""
         return [job for job in self._heads.jobs if job.job_id in self._locked]
 
+    def first_picks(self, slots: int) -> set[int]:
+        """Return the jobs that a plan over all queue heads picks for `slots` Pods, before anything is locked."""
+        return {job.job_id for job in self._plan(self._heads.jobs, self._heads.accounts, slots).picks}
+
+    def usable(self, job_ids: Collection[int]) -> list[int]:
+        """Return the given jobs that are locked, and whose accounts are locked too."""
+        return [job.job_id for job in self.jobs if job.job_id in job_ids and job.account_id in self.accounts]
+
     def lock_jobs(self, job_ids: set[int]) -> None:
         """Lock the given jobs. If any of them is locked by another session, lock all queue heads."""
         self._lock_jobs(job_ids)
@@ -279,9 +298,12 @@ class _Rows:
 
         `without`: ids of the jobs to leave out. `slots`: number of Pods that can be claimed.
         """
+        return self._plan([job for job in self.jobs if job.job_id not in without], self.accounts, slots)
+
+    def _plan(self, jobs: Sequence[JobHead], accounts: Mapping[int, AccountView], slots: int) -> BatchPlan:
         return plan_batch(
-            [job for job in self.jobs if job.job_id not in without],
-            self.accounts,
+            jobs,
+            accounts,
             totals=self._heads.totals,
             slots=slots,
             reservations=self._heads.reservations,
