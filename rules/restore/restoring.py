@@ -154,18 +154,10 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
     if pod.terminal:
         return PodVerdict(Act.LEAVE, "the Pod has ended: the reconciler deletes the Pod")
     claim, drops = pod.claim, None
-    undelivered = claim is not None and not claim.delivered and claim.purpose is Purpose.JOB
-    if claim is not None and undelivered and (pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)):
-        claim, drops = None, claim  # the Pod has a later claim or another account, so this claim was over
-    if claim is not None and claim.delivered:
-        return PodVerdict(Act.LEAVE, f"claim {claim.id} was already delivered, and continues")
-    if pod.used and claim is None:
-        return PodVerdict(Act.LEAVE, "the claim of the Pod had already ended: `finished_jobs` handles the Pod")
-    if pod.used and claim is not None and claim.purpose is Purpose.RETIRE:
-        return PodVerdict(
-            Act.LEAVE,
-            "the claim of the Pod had already ended; the Pod is being retired, and the retirement asks GitHub first",
-        )
+    if claim is not None and _was_over(claim, pod, runner):
+        claim, drops = None, claim
+    if (done := _settled(pod, claim)) is not None:
+        return PodVerdict(Act.LEAVE, done)
     verdict = may_hold_jit(
         PodEvidence(
             any_delivered=False,
@@ -174,16 +166,38 @@ def judge_pod(pod: RestoredPod) -> PodVerdict:
             github_runner_seen="unknown" if runner is None else runner.seen,
         )
     )
-    if verdict.busy:
-        if claim is not None and claim.purpose is Purpose.REGISTER:
-            if runner is None:
-                return PodVerdict(Act.LEAVE, f"claim {claim.id} registers a runner that GitHub does not list")
-            why = f"the token of claim {claim.id} was delivered after the backup: GitHub lists its runner"
-            return PodVerdict(Act.REGISTER, why, runner)
-        if claim is not None and claim.purpose is Purpose.RETIRE:
-            claim, drops = None, claim
-        return replace(_busy(claim, runner, ", ".join(verdict.reasons)), drops=drops)
-    return replace(_free(pod, claim, runner), drops=drops)
+    if not verdict.busy:
+        return replace(_free(pod, claim, runner), drops=drops)
+    if claim is not None and claim.purpose is Purpose.REGISTER:
+        return _registering(claim, runner)
+    if claim is not None and claim.purpose is Purpose.RETIRE:
+        claim, drops = None, claim
+    return replace(_busy(claim, runner, ", ".join(verdict.reasons)), drops=drops)
+
+
+def _was_over(claim: RowClaim, pod: RestoredPod, runner: Registered | None) -> bool:
+    """Return whether the Pod has a later claim or another account than a job claim that was not delivered."""
+    if claim.delivered or claim.purpose is not Purpose.JOB:
+        return False
+    return pod.stamp_claim > claim.id or claim.is_of_another(pod.owner, runner)
+
+
+def _settled(pod: RestoredPod, claim: RowClaim | None) -> str | None:
+    """Return why the rows alone decide that the Pod stays as it is, or None if they do not."""
+    if claim is not None and claim.delivered:
+        return f"claim {claim.id} was already delivered, and continues"
+    if pod.used and claim is None:
+        return "the claim of the Pod had already ended: `finished_jobs` handles the Pod"
+    if pod.used and claim is not None and claim.purpose is Purpose.RETIRE:
+        return "the claim of the Pod had already ended; the Pod is being retired, and the retirement asks GitHub first"
+    return None
+
+
+def _registering(claim: RowClaim, runner: Registered | None) -> PodVerdict:
+    if runner is None:
+        return PodVerdict(Act.LEAVE, f"claim {claim.id} registers a runner that GitHub does not list")
+    why = f"the token of claim {claim.id} was delivered after the backup: GitHub lists its runner"
+    return PodVerdict(Act.REGISTER, why, runner)
 
 
 def _busy(claim: RowClaim | None, runner: Registered | None, signs: str) -> PodVerdict:

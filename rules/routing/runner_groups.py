@@ -79,9 +79,8 @@ def judge_group(
     """
     if private_only and public:
         return GroupVerdict(refusal=f"{repository} is public, so a job of a fork could reach {_KEPT}", exposes=True)
-    default = wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME)
     if not organization:
-        if default:
+        if wanted == DEFAULT or (isinstance(wanted, str) and wanted.lower() == DEFAULT_NAME):
             return GroupVerdict(group_id=DEFAULT)
         told = f"{_tell(wanted)} cannot be used by {repository}: {owner} is a user account, which has no runner groups"
         return GroupVerdict(refusal=told)
@@ -92,18 +91,19 @@ def judge_group(
     group = _find(wanted, groups)
     if group is None:
         return GroupVerdict(refusal=f"{_tell(wanted)} does not exist in organisation {owner}", everywhere=True)
+    name = f"{_tell(wanted)} of {owner}"
     admits_public = group.public and group.visibility != "private"
     if private_only and admits_public:
-        told = f"{_tell(wanted)} of {owner} admits public repositories, so a job of a fork could reach {_KEPT}"
+        told = f"{name} admits public repositories, so a job of a fork could reach {_KEPT}"
         return GroupVerdict(refusal=told, everywhere=True, exposes=True)
     if public and not admits_public:
-        told = f"{_tell(wanted)} of {owner} does not admit public repositories, and {repository} is public"
-        return GroupVerdict(refusal=told)
-    if group.visibility not in {"all", "private"}:
-        if visible is None:
-            return GroupVerdict(ask=Ask.VISIBLE)
-        if group.id not in visible:
-            return GroupVerdict(refusal=f"{_tell(wanted)} of {owner} does not admit repository {repository}")
+        return GroupVerdict(refusal=f"{name} does not admit public repositories, and {repository} is public")
+    if group.visibility in {"all", "private"}:
+        return GroupVerdict(group_id=group.id)
+    if visible is None:
+        return GroupVerdict(ask=Ask.VISIBLE)
+    if group.id not in visible:
+        return GroupVerdict(refusal=f"{name} does not admit repository {repository}")
     return GroupVerdict(group_id=group.id)
 
 

@@ -5,8 +5,10 @@ A hint alone never leads to an action (law L6).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,13 @@ class Hint(StrEnum):
     """
 
 
+_SIGNS: Mapping[Hint, Callable[[Sight], bool]] = {
+    Hint.SPENT: attrgetter("terminal"),
+    Hint.EXECUTING: attrgetter("ready"),
+    Hint.UNSTAMPED: attrgetter("unstamped"),
+}
+
+
 def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
     """Return the hints that follow from two states of one Pod.
 
@@ -46,11 +55,4 @@ def hints_of(before: Sight | None, after: Sight | None) -> frozenset[Hint]:
     """
     if after is None:
         return frozenset({Hint.GONE})
-    hints = set()
-    if after.terminal and not (before is not None and before.terminal):
-        hints.add(Hint.SPENT)
-    if after.ready and not (before is not None and before.ready):
-        hints.add(Hint.EXECUTING)
-    if after.unstamped and not (before is not None and before.unstamped):
-        hints.add(Hint.UNSTAMPED)
-    return frozenset(hints)
+    return frozenset(hint for hint, sign in _SIGNS.items() if sign(after) and (before is None or not sign(before)))

@@ -99,14 +99,7 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
             rt.waker.wake(pool_id, after=BUSY_PAUSE)
             return
         start_chains(matched.claims, chain_no=1)
-        if matched.made or matched.to_spares:
-            log.info(
-                "dispatch.jobs_matched", claims_created=len(matched.made), jobs_assigned_to_spares=matched.to_spares
-            )
-        if matched.registrations:
-            log.info("dispatch.registrations_begun", claims_created=len(matched.registrations))
-        for made in matched.made:
-            log.info("claim.created", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
+        log_result(matched)
         if matched.short:
             rt.waker.autoscale()
         if not matched.again:
@@ -114,6 +107,16 @@ def match_rounds(rt: Runtime, pool_id: int) -> None:
                 rt.waker.wake(pool_id, after=SKIPPED_PAUSE)  # other sessions have locked rows that this run needs
             return
     rt.waker.wake(pool_id)
+
+
+def log_result(matched: Matched) -> None:
+    """Log the claims of a run, and the jobs that it gave to spares."""
+    if matched.made or matched.to_spares:
+        log.info("dispatch.jobs_matched", claims_created=len(matched.made), jobs_assigned_to_spares=matched.to_spares)
+    if matched.registrations:
+        log.info("dispatch.registrations_begun", claims_created=len(matched.registrations))
+    for made in matched.made:
+        log.info("claim.created", claim=made.claim_id, job=made.job_id, pod_uid=made.pod_uid)
 
 
 def run_matcher(rt: Runtime, pool_id: int, *, now: datetime) -> Matched:

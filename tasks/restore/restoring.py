@@ -50,6 +50,7 @@ from ostler.errors import (
 from ostler.reasons import meaning_of, words_of
 from rules.claims.pod_view import PodView
 from rules.claims.stamps import parse
+from rules.pools.pool_spec import PoolSpec
 from rules.restore.epochs import CLUSTER_LOST_IT
 from rules.restore.restoring import Act, PodVerdict, Registered, RestoredPod, judge_pod, stem_of, stem_of_runner
 from rules.routing.scopes import Scope
@@ -269,22 +270,29 @@ class _Restore:
         pods = [pod for pod in listed if pod.pool != PROBE_POOL]
         if not self._emptied:
             self._check_cluster(pods)
-        if self._dry:
-            return pods
+        if not self._dry:
+            self._mirror(pools)
+            self._record(pods)
+        return pods
+
+    def _mirror(self, pools: Sequence[PoolSpec]) -> None:
         for pool in pools:
-            problem = problem_of(rt, pool)
+            problem = problem_of(self._rt, pool)
             if problem is None:
-                mirror_pool(rt, pool)
+                mirror_pool(self._rt, pool)
             else:
-                mark_unusable(rt, pool, problem=problem)
-        for namespace in namespaces:
+                mark_unusable(self._rt, pool, problem=problem)
+
+    def _record(self, pods: Sequence[PodView]) -> None:
+        """Record each Pod in a row. The ids of new claims begin after the highest id in a stamp."""
+        rt = self._rt
+        for namespace in rt.settings.namespaces:
             for row in rt.transaction(pool_mirror.mirrored_pools, namespace=namespace):
                 mine = [pod for pod in pods if (pod.namespace, pod.pool) == (namespace, row.name)]
                 rt.transaction(pod_rows.record_pods, pool_id=row.id, pods=mine, now=NOW)
         highest = max((stamp.claim_id for pod in pods if (stamp := parse(pod.stamp)) is not None), default=0)
         if highest:
             rt.transaction(restoring.skip_claim_ids, highest)
-        return pods
 
     def _check_cluster(self, pods: Sequence[PodView]) -> None:
         """Raise `NotRestored` if the rows probably belong to another cluster or namespace (law L8).
@@ -520,10 +528,10 @@ def _judge(
     `unasked`: scopes without an answer of GitHub. `shared`: True if these names could also have been made from the
     name of another Pod. No runner is then known to belong to this Pod.
     """
-    of_owner = [each for each in known if each.account_id == pod.owner]
-    asked = not shared and (
-        bool(of_owner) and not any(each.scope in unasked for each in of_owner) if pod.owner else not unasked
-    )
+    asked = not unasked
+    if pod.owner:
+        scopes = {each.scope for each in known if each.account_id == pod.owner}
+        asked = bool(scopes) and scopes.isdisjoint(unasked)
     stamp = parse(pod.stamp)
     evidence = RestoredPod(
         terminal=pod.is_over,
@@ -532,7 +540,7 @@ def _judge(
         poller_exit_code=pod.poller_exit_code,
         runner_ready=pod.runner_ready,
         runners=() if shared else tuple(mine),
-        asked=asked,
+        asked=asked and not shared,
         used=row is not None and row.used,
         claim=None if row is None else row.claim,
     )

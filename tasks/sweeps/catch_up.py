@@ -411,31 +411,10 @@ class _Visit:
         Return True if the job is marked; False if the job is not over, if its webhook is still expected, if the
         repository now belongs to another owner, or if the change failed.
         """
-        if listed is not None and listed.owner_id != self._place.account_id:
-            return False
-        if listed is not None and listed.status == "completed":
-            over_for = utcnow() - (listed.completed_at or listed.created_at)
-            waits = (
-                job.state is JobState.RUNNING and over_for < self._over_after
-            )  # the webhook or the Pod will report the end
-            return not waits and self._finish(listed, job.state, why="GitHub says that the job is over")
-        if job.state is JobState.RUNNING:
-            return False
-        if (
-            run is not None
-            and run.over
-            and listed is not None
-            and listed.status != "in_progress"
-            and (
-                run.attempt >= listed.run_attempt  # an answer about an attempt before the job's attempt proves nothing
-            )
-        ):
-            how = run.conclusion or "unknown"
-            stuck = replace(listed, conclusion=listed.conclusion or how)
-            return self._finish(
-                stuck, JobState.QUEUED, why=f"GitHub shows the job as {listed.status} in a run that is over ({how})"
-            )
-        if listed is None and (run is None or run.over) and utcnow() - job.ready_at > LONGEST_QUEUED:
+        if listed is not None:
+            return listed.owner_id == self._place.account_id and self._judge_listed(job, run, listed)
+        over = job.state is not JobState.RUNNING and (run is None or run.over)
+        if over and utcnow() - job.ready_at > LONGEST_QUEUED:
             case = Case(
                 what="finish",
                 why="GitHub has no such job",
@@ -446,6 +425,22 @@ class _Visit:
             )
             return self._repair(case, lambda db: rows.give_up(db, job.id, now=utcnow(), who=self._rt.who))[0]
         return False
+
+    def _judge_listed(self, job: rows.Overdue, run: RunSeen | None, listed: WorkflowJobEvent) -> bool:
+        """Mark a job that GitHub lists as completed if it is over, or if its run is over before the job began."""
+        if listed.status == "completed":
+            over_for = utcnow() - (listed.completed_at or listed.created_at)
+            # the webhook or the Pod will report the end
+            waits = job.state is JobState.RUNNING and over_for < self._over_after
+            return not waits and self._finish(listed, job.state, why="GitHub says that the job is over")
+        if job.state is JobState.RUNNING or listed.status == "in_progress" or run is None or not run.over:
+            return False
+        if run.attempt < listed.run_attempt:
+            return False  # an answer about an attempt before the job's attempt proves nothing
+        how = run.conclusion or "unknown"
+        stuck = replace(listed, conclusion=listed.conclusion or how)
+        why = f"GitHub shows the job as {listed.status} in a run that is over ({how})"
+        return self._finish(stuck, JobState.QUEUED, why=why)
 
     def _bring(self, job: WorkflowJobEvent, before: JobState | None) -> bool:
         why = "GitHub shows the job as queued, and its webhook did not arrive"
