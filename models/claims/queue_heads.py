@@ -42,12 +42,12 @@ _HEADS = Prepared(
     f"""
     WITH RECURSIVE walk AS (
         -- One entry of the index for each account: the first job of its queue.
-        (SELECT account_id, queued_at FROM jobs WHERE {QUEUED}
+        (SELECT account_id, queued_at, id FROM jobs WHERE {QUEUED}
          AND NOT EXISTS (SELECT FROM pools WHERE id = :pool_id AND rerouting_since IS NOT NULL)
          ORDER BY account_id, priority DESC, queued_at, id LIMIT 1)
         UNION ALL
         SELECT head.* FROM walk CROSS JOIN LATERAL (
-            SELECT account_id, queued_at FROM jobs WHERE {QUEUED} AND account_id > walk.account_id
+            SELECT account_id, queued_at, id FROM jobs WHERE {QUEUED} AND account_id > walk.account_id
             ORDER BY account_id, priority DESC, queued_at, id LIMIT 1) head
     ), used AS (
         SELECT account_id, count(*) AS count, sum(vcpu) AS vcpu, sum(memory) AS memory
@@ -73,7 +73,7 @@ _HEADS = Prepared(
                  greatest(coalesce(u.count, 0) / nullif(t.count, 0)::float,
                           coalesce(u.vcpu, 0) / nullif(t.vcpu, 0)::float,
                           coalesce(u.memory, 0) / nullif(t.memory, 0)::float) / a.weight NULLS FIRST,
-                 walk.queued_at, a.id
+                 walk.queued_at, walk.id
         LIMIT :batch
     ), braked AS MATERIALIZED (
         -- The same rule as `rules.claims.runner_brakes.brake_of`. `account_id` is NULL if the whole pool is braked.
