@@ -17,7 +17,7 @@ from rules.token_scopes import TokenScope
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from models.browse.api_tokens import ListedToken
+    from models.api_tokens import ListedToken
 
 LONGEST_NAME = 100
 LONGEST_DAYS = 3650
