@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,8 +81,8 @@ def _print(report: Report, *, dry: bool) -> None:
         (_row(judgement) for judgement in told),
         empty="no Pod has a claim that Postgres does not know",
     )
-    typer.echo("Pods: " + (", ".join(f"{count} {act}" for act, count in sorted(acts.items())) or "none"))
-    typer.echo("Jobs: " + (", ".join(f"{count} {said}" for said, count in sorted(report.jobs.items())) or "none open"))
+    typer.echo("Pods: " + (_counted(acts) or "none"))
+    typer.echo("Jobs: " + (_counted(report.jobs) or "none open"))
     if report.unasked:
         typer.echo(f"GitHub did not answer for {', '.join(report.unasked)}: their Pods are not deleted.")
     for judgement in report.undecided:
@@ -96,3 +97,7 @@ def _row(judgement: PodJudgement) -> tuple[str, str, str, str | None, int | None
     verdict = judgement.verdict
     runner = None if verdict.runner is None else verdict.runner.name
     return judgement.pod.name, verdict.act, verdict.why, runner, judgement.account_id
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))

@@ -149,13 +149,7 @@ def lay_out(
     natural = [
         max([cell_len(column.title), *(cell_len(row[place]) for row in cells)]) for place, column in enumerate(columns)
     ]
-    kept = list(range(len(columns)))
-    if width is not None:
-        by_drop = sorted(
-            (place for place in kept if columns[place].drop is not None), key=lambda place: -(columns[place].drop or 0)
-        )
-        while by_drop and _total([_least(columns[place], natural[place]) for place in kept]) > width:
-            kept.remove(by_drop.pop(0))
+    kept = _kept(columns, natural, width)
     widths = _widths([columns[place] for place in kept], [natural[place] for place in kept], width)
     lines = _row([columns[place].title for place in kept], [Kind.WORD] * len(kept), widths)
     for row in cells:
@@ -203,6 +197,16 @@ def _least(column: Column, natural: int) -> int:
             return min(natural, max(LEAST_NAME, len(column.title)))
         case Kind.TEXT:
             return min(natural, max(LEAST_TEXT, len(column.title)))
+
+
+def _kept(columns: Sequence[Column], natural: Sequence[int], width: int | None) -> list[int]:
+    """Return the places of the columns that fit. The columns with the highest `drop` are dropped first."""
+    kept = list(range(len(columns)))
+    optional = (place for place in kept if columns[place].drop is not None)
+    by_drop = sorted(optional, key=lambda place: columns[place].drop or 0, reverse=True)
+    while width is not None and by_drop and _total([_least(columns[place], natural[place]) for place in kept]) > width:
+        kept.remove(by_drop.pop(0))
+    return kept
 
 
 def _widths(columns: Sequence[Column], natural: Sequence[int], width: int | None) -> list[int]:

@@ -46,8 +46,7 @@ def create(
     """Create a token and print it. It cannot be shown again, because only its digest is stored."""
     from models import api_tokens
 
-    if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
-        raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
+    _check_name(name)
     by = author()
     scopes = set(scope or [TokenScope.READ])
     if account and scopes != {TokenScope.READ}:
@@ -60,9 +59,7 @@ def create(
     token_id, token = query(
         lambda db: api_tokens.create(db, name=name, scopes=scopes, expires_at=expires_at, by=by, accounts=accounts)
     )
-    rows = [row for row in query(api_tokens.list_tokens) if row.revoked_at is None and row.id != token_id]
-    if same := ", ".join(str(row.id) for row in rows if row.name == name):
-        typer.echo(f"warning: token {same} has the same name; `ostler token revoke` revokes it", err=True)
+    _warn_of_same(name, [row for row in query(api_tokens.list_tokens) if row.id != token_id])
     if as_json:
         print_json(
             {
@@ -80,6 +77,16 @@ def create(
         f"token {token_id}, {' and '.join(sorted(scopes))}{_of(account)}, {_until(expires_at)}; it is not shown again",
         err=True,
     )
+
+
+def _check_name(name: str) -> None:
+    if re.fullmatch(rf"[\x20-\x7e]{{1,{LONGEST_NAME}}}", name) is None or not name.strip():
+        raise typer.BadParameter(f"a name has 1 to {LONGEST_NAME} printable ASCII characters", param_hint="NAME")
+
+
+def _warn_of_same(name: str, others: Sequence[ListedToken]) -> None:
+    if same := ", ".join(str(row.id) for row in others if row.name == name and row.revoked_at is None):
+        typer.echo(f"warning: token {same} has the same name; `ostler token revoke` revokes it", err=True)
 
 
 @app.command("list")

@@ -30,17 +30,12 @@ def usage(
     A job that ran in two months counts in each for its minutes there. With OSTLER_API_URL, the command asks the REST
     API instead of Postgres. Jobs that were completed longer ago than OSTLER_KEEP_JOBS are missing.
     """
-    from models.browse.usage import month_of, told, usage_of
+    from models.browse.usage import told, usage_of
 
     now = utcnow()
-    try:
-        since, until = month_of(month, now=now)
-    except ValueError:
-        raise typer.BadParameter(f"--month: found {month!r}; expected a month such as 2026-11") from None
+    since, until = _span(month, now=now)
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json exclude each other; give one of them")
-    if since > now:
-        raise typer.BadParameter(f"--month: {month} has not begun; expected a month such as {now:%Y-%m}")
     api = remote.chosen()
     if api is None:
         found = query(lambda db: told(usage_of(db, since=since, until=until, now=now)))
@@ -113,3 +108,16 @@ def print_starts(starts: Sequence[Mapping[str, Any]]) -> None:
         ),
         empty="no job began in a pool with a target (startTarget)",
     )
+
+
+def _span(month: str | None, *, now: datetime) -> tuple[datetime, datetime]:
+    """Return the begin and the end of a month that has begun. Ends the command with a message for any other value."""
+    from models.browse.usage import month_of
+
+    try:
+        since, until = month_of(month, now=now)
+    except ValueError:
+        raise typer.BadParameter(f"--month: found {month!r}; expected a month such as 2026-11") from None
+    if since > now:
+        raise typer.BadParameter(f"--month: {month} has not begun; expected a month such as {now:%Y-%m}")
+    return since, until

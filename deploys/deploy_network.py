@@ -115,20 +115,23 @@ def judge_network(question: Question) -> NetworkVerdict:
     rows: list[Row] = []
     for runner in runners:
         seen = dangers.observe(network, runner.pod)
-        mine: list[Refusal] = []
         same: bool | None = None
         if runner.stamped:
+            changed: list[Refusal] = []
             if before is not None and not runner.is_new:
-                mine += dangers.changed(before, after, runner.pod, pods)
-                same = not mine
-            mine += dangers.not_ruled(seen)
-            mine += dangers.open_ingress(seen)
-            mine += dangers.private_egress(seen, _allowed(question, runner.pod))
-            mine += dangers.rolling_peers(seen, rolling)
-            mine += dangers.reaching_web(seen, web, addresses)
+                changed = dangers.changed(before, after, runner.pod, pods)
+                same = not changed
+            mine = [
+                *changed,
+                *dangers.not_ruled(seen),
+                *dangers.open_ingress(seen),
+                *dangers.private_egress(seen, _allowed(question, runner.pod)),
+                *dangers.rolling_peers(seen, rolling),
+                *dangers.reaching_web(seen, web, addresses),
+            ]
             reaches_web = not seen.egress.policies or any(each.danger is Danger.BUSY_REACHES_WEB for each in mine)
         else:
-            mine += dangers.missing_web(seen, web)
+            mine = [*dangers.missing_web(seen, web)]
             reaches_web = not mine
         found += [(runner.pool, each) for each in mine]
         names = sorted(p.name for p in after.policies if p.selects(runner.pod.namespace, runner.pod.labels))

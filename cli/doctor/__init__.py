@@ -61,16 +61,17 @@ def _print_problems(findings: Sequence[Finding]) -> None:
     """Print each problem with its cause and its cure, the worst first. Then print the healthy checks and the counts."""
     from cli.doctor.findings import Outcome
 
-    width = shutil.get_terminal_size().columns
     for outcome in (Outcome.FAILED, Outcome.WARNING, Outcome.UNKNOWN):
         for each in (found for found in findings if found.outcome is outcome):
-            for number, text in enumerate(
-                (f"{each.name}: {each.cause}", "" if each.cure is None else f"→ {each.cure}")
-            ):
-                for line, words in enumerate(wrap(plain(text), width - _MARGIN) if text else ()):
-                    typer.echo(f"{outcome if number == line == 0 else '':<{_MARGIN}}{words}")
-    well = [each.name for each in findings if each.outcome is Outcome.OK]
-    for line, words in enumerate(wrap(", ".join(well), width - _MARGIN) if well else ()):
-        typer.echo(f"{Outcome.OK if line == 0 else '':<{_MARGIN}}{words}")
+            _print_beside(outcome, f"{each.name}: {each.cause}")
+            _print_beside("", "" if each.cure is None else f"→ {each.cure}")
+    _print_beside(Outcome.OK, ", ".join(each.name for each in findings if each.outcome is Outcome.OK))
     counts = Counter(each.outcome for each in findings)
     typer.echo(", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome) + "; --wide shows each check")
+
+
+def _print_beside(title: str, text: str) -> None:
+    """Print a text, unless it is empty, beside a title in the margin of its first line."""
+    lines = wrap(plain(text), shutil.get_terminal_size().columns - _MARGIN) if text else ()
+    for number, words in enumerate(lines):
+        typer.echo(f"{title if number == 0 else '':<{_MARGIN}}{words}")

@@ -179,14 +179,18 @@ def _read(item: _Item) -> NodeSeen:
     return NodeSeen(item.metadata.name, bool(spec.unschedulable), _health(spec, status), _room(item, spec, status))
 
 
+def _readiness(status: _Status) -> _Condition:
+    """Return the condition Ready. Its status is empty if the node has no such condition."""
+    return next((each for each in status.conditions or () if each.type == "Ready"), _Condition("Ready", ""))
+
+
 def _health(spec: _Spec, status: _Status) -> NodeHealth:
-    ready = next((each for each in status.conditions or () if each.type == "Ready"), None)
+    ready = _readiness(status)
     taints = {each.key: each for each in spec.taints or ()}
     unreachable = taints.get(_UNREACHABLE)
-    known = ready is not None and ready.status in set(Ready)
     return NodeHealth(
-        ready=Ready(ready.status) if ready is not None and known else None,
-        ready_since=None if ready is None else ready.last_transition_time,
+        ready=Ready(ready.status) if ready.status in set(Ready) else None,
+        ready_since=ready.last_transition_time,
         out_of_service=_OUT_OF_SERVICE in taints,
         tainted=unreachable is not None,
         tainted_since=None if unreachable is None else unreachable.time_added,
@@ -195,8 +199,8 @@ def _health(spec: _Spec, status: _Status) -> NodeHealth:
 
 def _room(item: _Item, spec: _Spec, status: _Status) -> Node:
     allocatable = status.allocatable or {}
-    said = next((each for each in status.conditions or () if each.type == "Ready"), None)
-    ready = said is not None and said.status == "True"
+    ready = _readiness(status)
+    down = ready.status not in {Ready.TRUE, ""}
     taints = tuple(
         Taint(each.key, each.value or "", each.effect)
         for each in spec.taints or ()
@@ -204,11 +208,11 @@ def _room(item: _Item, spec: _Spec, status: _Status) -> Node:
     )
     return Node(
         labels=item.metadata.labels or {},
-        usable=ready and not spec.unschedulable,
+        usable=ready.status == Ready.TRUE and not spec.unschedulable,
         allocatable=Size(
             math.floor(_amount(allocatable.get("cpu")) * 1000), math.floor(_amount(allocatable.get("memory")) / _MIB)
         ),
         taints=taints,
-        not_ready=said is not None and not ready and not spec.unschedulable,
-        not_ready_since=said.last_transition_time if said is not None and not ready else None,
+        not_ready=down and not spec.unschedulable,
+        not_ready_since=ready.last_transition_time if down else None,
     )

@@ -75,6 +75,15 @@ def find_installations(tick: Tick, logins: Collection[str]) -> None:
         rt.transaction(installations.mark_working, each.id)  # GitHub shows it, so it was not removed
 
 
+def record(db: Connection, claim_id: int, runner: ListedRunner | None, *, at: datetime) -> None:
+    """Record how GitHub shows the runner of a claim. `runner` is None if GitHub does not know the runner."""
+    if runner is None:
+        claim_checks.set_absent(db, claim_id, absent=True, now=at)
+        return
+    claim_checks.set_runner_seen(db, claim_id, runner=runner, seen=shown_of(runner), at=at, now=utcnow())
+    mint_attempts.set_runner_id(db, claim_id, runner_name=runner.name, runner_id=runner.id)
+
+
 def check(
     tick: Tick,
     claim: RegisteredClaim,
@@ -99,15 +108,7 @@ def check(
         return
     shown = shown_of(runner)
     if not tick.dry:
-
-        def record(db: Connection) -> None:
-            if runner is None:
-                claim_checks.set_absent(db, claim.id, absent=True, now=at)
-                return
-            claim_checks.set_runner_seen(db, claim.id, runner=runner, seen=shown, at=at, now=utcnow())
-            mint_attempts.set_runner_id(db, claim.id, runner_name=runner.name, runner_id=runner.id)
-
-        tick.rt.transaction(record)
+        tick.rt.transaction(record, claim.id, runner, at=at)
     known = names.get(claim.scope, ())
     offline = sum(name in seen.runners and shown_of(seen.runners[name]) is Shown.OFFLINE for name in known)
     outage = not claim.node_gone and is_outage(offline=offline, known=len(known))
