@@ -16,6 +16,7 @@ from models.db.prepared import Prepared
 from models.db.sql import text
 from models.state.transitions import insert_events
 from rules.claims.machines import ClaimState, Stamp
+from rules.restore.restoring import Registered
 
 REGISTERED_REPOSITORY = "CASE WHEN starts_with(j.scope, 'repos/') THEN j.repository_id END"
 """SQL expression on a job `j`: the id of the repository that the job's runner is registered in.
@@ -177,8 +178,7 @@ def insert_rebuilt(
     *,
     runner_pod_id: int,
     account_id: int | None,
-    installation_id: int | None,
-    scope: str | None,
+    runner: Registered | None,
     stamp: Stamp,
     now: datetime,
     who: str,
@@ -186,7 +186,8 @@ def insert_rebuilt(
 ) -> int:
     """Insert a claim for a Pod whose claim was lost in a restore, and return the id of the new claim.
 
-    If the id of the repository is known, `scope` ends with `#` and this id. `stamp` is the stamp that the Pod carries.
+    `runner` is the runner of the Pod, or None if it is not known. If the id of its repository is known, its scope ends
+    with `#` and this id. `stamp` is the stamp that the Pod carries.
     """
     claim_id: int = db.execute(
         text("""
@@ -202,8 +203,8 @@ def insert_rebuilt(
             "account": account_id,
             "state": ClaimState.CLAIMED,
             "now": now,
-            "installation": installation_id,
-            "scope": scope,
+            "installation": None if runner is None else runner.installation_id,
+            "scope": None if runner is None else runner.scope,
             "stamp": stamp,
         },
     ).scalar_one()

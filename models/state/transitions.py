@@ -7,7 +7,7 @@ these modules may call `move_claim` and `move_jobs` with SQL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any, cast
@@ -69,7 +69,7 @@ def _move(
     why: str,
     guard: str,
     sets: str,
-    given: Mapping[str, Any],
+    **given: Any,
 ) -> Sequence[Row[Any]]:
     refuse_unknown(guard + sets, tuple(given))
     transition = allowed(name)
@@ -122,7 +122,7 @@ def move_jobs(
     """
     if name == "job_requeue":
         sets += _REQUEUED
-    rows = _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, sets=sets, given=given)
+    rows = _move(db, name, job_ids, now=now, who=who, why=why, guard=guard, sets=sets, **given)
     return cast("Sequence[Job]", rows)
 
 
@@ -182,7 +182,7 @@ def move_claim(
     transition is not allowed from the claim's present state. `move_jobs` explains `guard`, `sets` and `given`.
     """
     sets += {"ended": _ENDED, "executing": _EXECUTING}.get(allowed(name).target, "")
-    rows = _move(db, name, [claim_id], now=now, who=who, why=why, guard=guard, sets=sets, given=given)
+    rows = _move(db, name, [claim_id], now=now, who=who, why=why, guard=guard, sets=sets, **given)
     return cast("Claim", rows[0]) if rows else None
 
 

@@ -105,15 +105,18 @@ def remove_runners(rt: Runtime, work: ReleaseWork) -> bool:
                 log.warning("release.runner_not_deregistered", error=meaning_of(error))
             case RateLimited():
                 raise until_token(error, at_most=left) from error
-            case Gone() if not isinstance(error, NotInstalled) and follow_owner(
-                rt, work.registrations[0].installation_id
-            ):
+            case Gone() if owner_renamed(rt, work, error):
                 raise NotYet("the owner was renamed; the next try uses the new name") from error
             case Forbidden() | Gone():
                 raise NotYet(meaning_of(error), after=OUT_OF_REACH, failure=error) from error
             case _:
                 raise
     return True
+
+
+def owner_renamed(rt: Runtime, work: ReleaseWork, error: Gone) -> bool:
+    """Ask GitHub for the name of an owner whose scope was not found, and return True if the name has changed."""
+    return not isinstance(error, NotInstalled) and follow_owner(rt, work.registrations[0].installation_id)
 
 
 def record_busy(rt: Runtime, work: ReleaseWork) -> bool:

@@ -103,16 +103,7 @@ def carry_out(rt: Runtime, work: ReleaseWork) -> None:
     if verdict.busy:
         log.error("retire.postponed_for_busy_pod", reasons=verdict.reasons)
         raise NotYet("the Pod might hold a JIT: " + ", ".join(verdict.reasons), after=OUT_OF_REACH)
-    if living is None or not living.terminating or living.awaits_release:
-        record_deletion(rt, work, living)
-        delete_runner(
-            rt.kube,
-            namespace=work.namespace,
-            name=work.pod_name,
-            uid=work.pod_uid,
-            attempt=work.attempt if living is None else living.attempt,
-            policy=calls(RETIRE),
-        )
+    request_deletion(rt, work, living)
     left = read_pod(rt, work)
     if work.forced and left is not None and force(rt, work, left):
         left = read_pod(rt, work)
@@ -123,6 +114,21 @@ def carry_out(rt: Runtime, work: ReleaseWork) -> None:
         log.info("pod.retired", reason=work.reason)
         rt.waker.reconcile(work.pool_id)
         wake_after_pods(rt, [work.pod_uid])
+
+
+def request_deletion(rt: Runtime, work: ReleaseWork, living: PodView | None) -> None:
+    """Request the deletion of the Pod, unless it terminates already and waits for nothing that Ostler must do."""
+    if living is not None and living.terminating and not living.awaits_release:
+        return
+    record_deletion(rt, work, living)
+    delete_runner(
+        rt.kube,
+        namespace=work.namespace,
+        name=work.pod_name,
+        uid=work.pod_uid,
+        attempt=work.attempt if living is None else living.attempt,
+        policy=calls(RETIRE),
+    )
 
 
 def read_pod(rt: Runtime, work: ReleaseWork) -> PodView | None:

@@ -16,7 +16,7 @@ PACKAGES = ("tasks", "models", "web", "ostler", "cli", "watch", "rules", "deploy
 
 ENDS = {
     # The ways to delete a Pod: under its retire claim, also when its node is gone, or once it is terminal.
-    ("tasks/claims/retire.py", "carry_out"): "delete_runner",
+    ("tasks/claims/retire.py", "request_deletion"): "delete_runner",
     ("tasks/claims/retire.py", "force"): "delete_runner",
     ("tasks/pools/finished_pods.py", "delete_pod"): "delete_runner",
     # The one way to take a stamp off, and its three callers.
@@ -80,6 +80,7 @@ CALLERS = {
     "reap_finished": {("tasks/sweeps/finished_jobs.py", "_end_pod")},
     "_end_pod": {("tasks/sweeps/finished_jobs.py", "check")},
     "allow_force": {("tasks/sweeps/gone_nodes.py", "check")},
+    "request_deletion": {("tasks/claims/retire.py", "carry_out")},
     "force": {("tasks/claims/retire.py", "carry_out")},
     "make_warm": {("tasks/claims/release.py", "end_never_delivered")},
     "reopen": {("tasks/claims/stamp.py", "unstamp")},
