@@ -156,7 +156,7 @@ def match(rt: Runtime, db: Connection, pool: Pool, *, now: datetime) -> Matched:
     Each step is a separate SQL statement. The count of usage therefore includes everything that was committed before
     the rows were locked (laws L1 and L2).
     """
-    timings = rt.timings
+    timings = rt.settings.timings
     seen = matching.outlook(db, pool, batch=timings.match_batch, spare_after=timings.spare_after, now=now)
     queue = _read_queue(rt, db, pool, seen, now=now)
     if not queue.heads.jobs:
@@ -206,9 +206,9 @@ def _read_queue(
 ) -> _Queue:
     """Read the queue heads that the brake of the pool admits. If a test of failing mints is due, it is among them."""
     held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if seen.free and seen.failures else None
-    heads = heads_beside(db, pool, held, rt.timings, now=now)
+    heads = heads_beside(db, pool, held, rt.settings.timings, now=now)
     if seen.free and seen.probes and probe_mints(rt.settings, db, pool, held, heads, now=now):
-        heads = heads_beside(db, pool, held, rt.timings, now=now)
+        heads = heads_beside(db, pool, held, rt.settings.timings, now=now)
     if held is None:
         return _Queue(heads, seen.free)
     if held.account_id is None:
