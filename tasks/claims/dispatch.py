@@ -201,9 +201,7 @@ class _Queue:
     left_out: bool = False
 
 
-def _read_queue(
-    rt: Runtime, db: Connection, pool: matching.PoolShape, seen: matching.Outlook, *, now: datetime
-) -> _Queue:
+def _read_queue(rt: Runtime, db: Connection, pool: Pool, seen: matching.Outlook, *, now: datetime) -> _Queue:
     """Read the queue heads that the brake of the pool admits. If a test of failing mints is due, it is among them."""
     held = runner_failures.held(db, pool.id, pool.template_hash, now=now) if seen.free and seen.failures else None
     heads = heads_beside(db, pool, held, rt.settings.timings, now=now)

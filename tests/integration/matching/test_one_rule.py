@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from models.claims import runner_failures
-from models.claims.matching import PoolShape
 from models.claims.queue_heads import QueueHeads, read_queue_heads
 from models.db.engine import transaction
 from models.routing.usage import usage_of
+from models.state.pools import Pool
 from rules.claims.fairness import AccountView, Budget, JobHead, plan_batch, refusal
 from rules.claims.runner_brakes import TOO_OLD
 from tests.database import Database
@@ -54,7 +54,7 @@ def stage(database: Database) -> Stage:
 
 
 def heads_of(db: Connection, pool: int, *, batch: int, last: Sequence[int] = ()) -> QueueHeads:
-    shape = PoolShape(pool, VCPU * 1000, MEMORY * 1024, "hash", wants_pods=False, autoscaled=False)
+    shape = Pool(id=pool, vcpu=VCPU * 1000, memory=MEMORY * 1024, template_hash="hash", allowed_accounts=[])
     return read_queue_heads(db, shape, batch=batch, spare_after=SPARE_AFTER, reserve_after=OLD - 1, last=last, now=NOW)
 
 
