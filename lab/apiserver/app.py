@@ -236,6 +236,13 @@ class ApiServer:
                 edit, manager = _edit(request, body), _manager(request)
                 return _stored(self.objects.change(*place, edit, status=True, manager=manager), partial=partial)
             raise method_not_allowed()
+        if kind == POD and target.subresource == "ephemeralcontainers":
+            if request.method == "GET":
+                return _stored(self.objects.get(*place), partial=partial)
+            if request.method == "PATCH":
+                edit = _edit(request, body)
+                return _stored(self.objects.add_containers(target.namespace, target.name, edit), partial=partial)
+            raise method_not_allowed()
         if request.method in {"GET", "POST"} and kind == POD and target.subresource == "exec":
             raise execs.refuse(self.objects, request.query_params, namespace=target.namespace, name=target.name)
         if request.method == "POST" and kind == POD and target.subresource == "binding":

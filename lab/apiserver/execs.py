@@ -92,7 +92,8 @@ def _container(pod: Stored, wanted: str) -> str:
     names = [each["name"] for each in spec["containers"]]
     if not wanted:
         return str(names[0])
-    if wanted not in [*names, *(each["name"] for each in spec.get("initContainers") or ())]:
+    others = (each["name"] for kind in ("initContainers", "ephemeralContainers") for each in spec.get(kind) or ())
+    if wanted not in [*names, *others]:
         raise bad_request(f"container {wanted} is not valid for pod {name}")
     return wanted
 

@@ -123,6 +123,24 @@ class Objects:
             raise another_uid(kind, namespace, name, wanted=uid, found=there)
         return self.change(kind, namespace, name, lambda _: body, manager=manager)
 
+    def add_containers(self, namespace: str, name: str, edit: Callable[[Json], Any]) -> Stored:
+        """Store the ephemeral containers in the result of `edit` for a Pod. Other changes are ignored.
+
+        Raises `Refused`.
+        """
+        old = self.get(POD, namespace, name)
+        edited: Json = edit({"kind": POD.name, "apiVersion": POD.api_version, **old.copy()})
+        _changed_metadata(POD, old, edited.get("metadata") or {})
+        containers = (edited.get("spec") or {}).get("ephemeralContainers") or []
+        if causes := list(pods.ephemeral_problems(old.content, containers)):
+            raise invalid(POD, name, causes)
+        if containers == (old.content["spec"].get("ephemeralContainers") or []):
+            return old
+        new = old.copy()
+        new["spec"]["ephemeralContainers"] = containers
+        new["metadata"]["generation"] += 1
+        return self.store.put(POD, new)
+
     def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Assign a Pod to a node. Raises `Refused`."""
         self.store.put(POD, pods.bound(self.get(POD, namespace, name), binding, now=timestamp()))

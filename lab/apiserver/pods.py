@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from http import HTTPStatus
 
 from lab.apiserver.kinds import POD, SERVICE_ACCOUNT, Json
@@ -12,6 +12,8 @@ from lab.apiserver.store import Store, Stored
 
 _GRACE = 30
 _CHANGEABLE = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "schedulingGates")
+_NOT_EPHEMERAL = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources")
+"""Fields of a container that an ephemeral container must not have."""
 
 
 def prepare(content: Json, *, store: Store) -> Json:
@@ -52,6 +54,42 @@ def forbidden_changes(old: Json, new: Json) -> Iterator[Json]:
     if any(gate not in before for gate in gates):
         why = "only deletion is allowed, but found new scheduling gate"
         yield cause("spec.schedulingGates", "Forbidden", f"Forbidden: {why}")
+
+
+def ephemeral_problems(old: Json, containers: list[Json]) -> Iterator[Json]:
+    """Yield a cause for each rule that new ephemeral containers of a Pod break. Existing ones must not change."""
+    place, spec = "spec.ephemeralContainers", old["spec"]
+    wanted = {each.get("name"): each for each in containers}
+    for each in spec.get("ephemeralContainers") or ():
+        if wanted.get(each["name"]) != each:
+            how = "changed" if each["name"] in wanted else "removed"
+            why = f'existing ephemeral containers "{each["name"]}" may not be {how}'
+            yield cause(place, "Forbidden", f"Forbidden: {why}")
+    taken = {each["name"] for kind in ("containers", "initContainers") for each in spec.get(kind) or ()}
+    volumes = {each["name"] for each in spec.get("volumes") or ()}
+    for number, container in enumerate(containers):
+        where, name = f"{place}[{number}]", container.get("name") or ""
+        if name in taken:
+            yield cause(f"{where}.name", "Duplicate", f'Duplicate value: "{name}"')
+        taken.add(name)
+        for key in ("name", "image"):
+            if not container.get(key):
+                yield required(f"{where}.{key}")
+        for key in filter(container.get, _NOT_EPHEMERAL):
+            yield _not_ephemeral(f"{where}.{key}")
+        yield from _mount_problems(container.get("volumeMounts") or (), where, volumes)
+
+
+def _mount_problems(mounts: Sequence[Json], where: str, volumes: Collection[str]) -> Iterator[Json]:
+    for number, mount in enumerate(mounts):
+        if mount["name"] not in volumes:
+            yield cause(f"{where}.volumeMounts[{number}].name", "NotFound", f'Not found: "{mount["name"]}"')
+        if mount.get("subPath"):
+            yield _not_ephemeral(f"{where}.volumeMounts[{number}].subPath")
+
+
+def _not_ephemeral(field: str) -> Json:
+    return cause(field, "Forbidden", "Forbidden: cannot be set for an Ephemeral Container")
 
 
 def grace(pod: Stored, asked: int | None) -> int:

@@ -306,6 +306,57 @@ def statuses(it: Recorder) -> None:
 
 
 @probe
+def ephemeral_containers(it: Recorder) -> None:
+    """Containers are added to a Pod, and never change. A patch changes nothing else, and can test the Pod's UID."""
+    account(it)
+    body = pod_body()
+    body["spec"]["volumes"] = [{"name": "work", "emptyDir": {}}]
+    body["spec"]["initContainers"] = [{"name": "first", "image": "i"}]
+    made = it.quietly("POST", "pods", body)
+
+    def add(*containers: Json, uid: str = made["metadata"]["uid"], name: str = "p", **more: Any) -> None:
+        operations = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            *({"op": "add", "path": f"/{path.replace('_', '/')}", "value": value} for path, value in more.items()),
+            {"op": "add", "path": "/spec/ephemeralContainers", "value": list(containers)},
+        ]
+        it.ask("PATCH", f"pods/{name}/ephemeralcontainers", operations, content_type=PATCH)
+
+    mounts = [{"name": "work", "mountPath": "/__w"}]
+    job: Json = {
+        "name": "job",
+        "image": "i",
+        "volumeMounts": mounts,
+        # The real server adds these fields.
+        "imagePullPolicy": "Always",
+        "resources": {},
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+    }
+    add(job, name="nobody")
+    add(job, uid=OTHER_UID)
+    for name in ("c", "first", ""):
+        add({**job, "name": name})
+    add({**job, "image": ""})
+    add({**job, "volumeMounts": [{"name": "token", "mountPath": "/t"}]})
+    add({**job, "volumeMounts": [{**mounts[0], "subPath": "shop"}]})
+    add({**job, "resources": {"limits": {"cpu": "1"}}})
+    add({**job, "ports": [{"containerPort": 80, "protocol": "TCP"}]})
+    add({**job, "readinessProbe": {"exec": {"command": ["true"]}}})
+    add(job, job)
+    add(job, metadata_labels={"via": "ephemeral"}, spec_activeDeadlineSeconds=60)
+    add(job)
+    add({**job, "image": "other"})
+    add()
+    add(job, {**job, "name": "service-0", "args": ["a"]})
+    it.ask("GET", "pods/p/ephemeralcontainers")
+    it.ask("PATCH", "pods/p/ephemeralcontainers", {"metadata": {"uid": OTHER_UID}}, content_type=MERGE)
+    it.ask("PATCH", "pods/p/ephemeralcontainers", {"metadata": {"resourceVersion": "1"}}, content_type=MERGE)
+    it.ask("DELETE", "pods/p/ephemeralcontainers")
+    it.ask("PATCH", "pods/p", {"spec": {"ephemeralContainers": []}}, content_type=MERGE)
+
+
+@probe
 def leases(it: Recorder) -> None:
     """A Lease is created once. A write needs the resourceVersion that was read."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{it.namespace}/leases"

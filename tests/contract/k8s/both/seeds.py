@@ -157,6 +157,11 @@ def the_schema_of_a_pool_is_not_judged() -> None:
     _replace(schema, "problems", lambda _real: lambda _schema, _value, _field: iter(()))
 
 
+@seed(noticed_by="ephemeral_containers")
+def an_ephemeral_container_may_change() -> None:
+    _replace(pods, "ephemeral_problems", lambda _real: lambda _old, _containers: iter(()))
+
+
 def main() -> None:
     """Install the bug that the first argument names, and serve."""
     SEEDS[sys.argv.pop(1)].plant()
