@@ -1,5 +1,7 @@
 """One hook Pod: its init containers, its containers with their readiness, and the rooms for commands from outside.
 
+The ephemeral containers of any other Pod are run in the same way.
+
 A container with a `command` runs it as a process. The entry point of an image is not known. A container without a
 command therefore runs until its Pod is deleted, or as the tag of its image asks (`lab.kubelet.hook_view`).
 """
@@ -35,6 +37,7 @@ class HookPod:
         self._folder = folder
         self._rooms: dict[str, Room] = {}
         self._running: set[str] = set()
+        self._added: dict[str, asyncio.Task[None]] = {}
 
     def room(self, container: str) -> Room | None:
         """Return the folder of a running container, or None if no such container runs."""
@@ -42,7 +45,21 @@ class HookPod:
 
     def has(self, container: str) -> bool:
         """Return whether the Pod has a container with this name."""
-        return any(each.name == container for each in self._view.containers)
+        return container in self._added or any(each.name == container for each in self._view.containers)
+
+    def add(self, container: HookContainer) -> None:
+        """Start an ephemeral container, unless it was added before."""
+        if container.name not in self._added:
+            self._report.added(container.name, image=container.image)
+            self._added[container.name] = asyncio.create_task(self._run(container))
+
+    async def end(self) -> None:
+        """End the containers that were added."""
+        for each in self._added.values():
+            each.cancel()
+        await asyncio.gather(*self._added.values(), return_exceptions=True)
+        self._running.clear()
+        await asyncio.gather(*(room.end(grace=_LEAST_GRACE) for room in self._rooms.values()))
 
     async def run(self) -> None:
         """Run until every container has ended. Cancelling it ends the processes within the grace period."""

@@ -102,6 +102,11 @@ def view_hook(pod: Mapping[str, Any]) -> HookView | None:
     )
 
 
+def added_containers(pod: Mapping[str, Any]) -> tuple[HookContainer, ...]:
+    """Return the ephemeral containers of a Pod."""
+    return tuple(_containers(pod["spec"].get("ephemeralContainers"), pod["metadata"]))
+
+
 def _containers(found: list[dict[str, Any]] | None, metadata: Mapping[str, Any]) -> Iterator[HookContainer]:
     for each in found or ():
         command = each.get("command")

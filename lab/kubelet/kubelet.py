@@ -37,7 +37,7 @@ class Kubelet:
         self._workers: dict[str, PodWorker] = {}
 
     def hook_pod(self, namespace: str, name: str) -> HookPod | None:
-        """Return the hook Pod with this name if it runs here, else None."""
+        """Return the Pod with this name if it runs here and can execute commands, else None."""
         if namespace != self._ground.cluster.namespace:
             return None
         return next((each.hook_pod for each in self._workers.values() if each.name == name), None)
@@ -97,6 +97,8 @@ class Kubelet:
             worker = self._take_on(pod)
         if worker is not None and pod.deleted:
             worker.delete()
+        elif worker is not None:
+            worker.add(pod.added)
 
     def _take_on(self, pod: PodView) -> PodWorker | None:
         """Start a worker for a Pod of this Node, or for a Pod without a node that names this kubelet.

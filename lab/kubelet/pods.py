@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.kubelet.cluster import PodKey
-from lab.kubelet.hook_view import HookView, view_hook
+from lab.kubelet.hook_view import HookContainer, HookView, added_containers, view_hook
 from lab.kubelet.sidecar import HOOKS
 
 POLLER = "poller"
@@ -52,6 +52,8 @@ class PodView:
     """Environment of the sidecar `hooks` of a runner Pod. None if the Pod has no such sidecar."""
     hook: HookView | None = None
     """The containers of a hook Pod. None for any other Pod."""
+    added: tuple[HookContainer, ...] = ()
+    """The ephemeral containers of the Pod. More of them can be added while the Pod runs."""
     served_by: str | None = None
     """Name of the kubelet in the Pod's node selector. None asks for the kubelet without a name."""
 
@@ -95,6 +97,7 @@ def view(pod: dict[str, Any]) -> PodView:
         scripts=_scripts_of(spec),
         sidecar=_sidecar(spec, metadata),
         hook=hook,
+        added=added_containers(pod),
         served_by=(spec.get("nodeSelector") or {}).get(SERVED_BY),
     )
 

@@ -81,6 +81,14 @@ class PodFolder:
         (self.home / "externals" / "node24" / "bin").mkdir(parents=True)
         (self.home / "externals" / "node24" / "bin" / "node").touch()
 
+    def share(self) -> None:
+        """Show the folders of the runner as the volumes that the containers of a job mount in a shared workspace."""
+        volumes = self.root / "volumes"
+        volumes.mkdir()
+        for name, folder in (("ostler-work", "_work"), ("ostler-externals", "externals")):
+            (self.home / folder).mkdir(exist_ok=True)
+            (volumes / name).symlink_to(self.home / folder)
+
     def write_scripts(self, scripts: dict[str, str]) -> None:
         """Write the files of the volume that has the scripts."""
         folder = self.root / "scripts"

@@ -16,6 +16,9 @@ from lab.kubelet.pods import PodView
 JOIN_SECONDS = 0.1
 """Seconds that a change waits for further changes. One patch can then report the poller's end and the job's start."""
 
+_KILLED = 137
+"""Exit code of an ephemeral container that still ran at the end of its Pod."""
+
 _NEVER = "1970-01-01T00:00:00Z"
 """Start of a container that did not start, as the real kubelet reports it."""
 
@@ -64,6 +67,7 @@ class StatusReporter:
         self._cluster = cluster
         self._pod = pod
         self._containers: dict[str, ContainerState] = {}
+        self._added: dict[str, str] = {}
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
         self._sender: asyncio.Task[None] | None = None
@@ -86,6 +90,11 @@ class StatusReporter:
         """Report why a container cannot start yet."""
         self._containers[container] = ContainerState(started=_NEVER, waits_for=reason, message=message)
         self._change()
+
+    def added(self, container: str, *, image: str) -> None:
+        """Report that an ephemeral container waits for its start."""
+        self._added[container] = image
+        self.waiting(container, reason="ContainerCreating", message="")
 
     def running(self, container: str) -> None:
         """Report that one container of a hook Pod runs."""
@@ -125,7 +134,11 @@ class StatusReporter:
             self._containers.setdefault(name, ContainerState(started=self._started))
             if self._containers[name].code is None:
                 self.terminated(name, code=code_of_the_rest, reason=reason_of_the_rest)
-        self.phase = "Failed" if any(state.code for state in self._containers.values()) else "Succeeded"
+        for name in self._added:
+            if self._containers[name].code is None:
+                self.terminated(name, code=_KILLED)
+        failed = any(state.code for name, state in self._containers.items() if name not in self._added)
+        self.phase = "Failed" if failed else "Succeeded"
         self._change()
         self._closing.set()
         await self.sent()
@@ -167,6 +180,8 @@ class StatusReporter:
             "conditions": [scheduled, ready],
             "containerStatuses": self._render_containers(self._pod.images),
         }
+        if self._added:
+            status["ephemeralContainerStatuses"] = self._render_containers(self._added)
         if self._pod.init_images:
             status["initContainerStatuses"] = self._render_containers(self._pod.init_images)
         return status

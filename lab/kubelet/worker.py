@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from lab.kubelet.ailments import UNUSABLE, Ailment, condition_of
 from lab.kubelet.cluster import Cluster, GoneError, RefusedError
 from lab.kubelet.hook_pod import HookPod
-from lab.kubelet.hook_view import HookView
+from lab.kubelet.hook_view import HookContainer, HookView
 from lab.kubelet.journal import Journal
 from lab.kubelet.pods import DEFAULT_TOKEN_SECONDS, POLLER, REGISTER, RUNNER, PodView, TokenVolume
 from lab.kubelet.processes import Containers, PodFolder
@@ -71,7 +71,7 @@ class PodWorker:
         self._job: int | None = None
         self._ran_a_job = False
         self.hook_pod: HookPod | None = None
-        """The running hook Pod. None for other Pods."""
+        """The running hook Pod, or the ephemeral containers of another Pod. None if there are none."""
 
     @property
     def name(self) -> str:
@@ -88,6 +88,24 @@ class PodWorker:
         if self._ending is None:
             self._ending = asyncio.create_task(self._guarded(self._end))
             self._ending.add_done_callback(_complain)
+
+    def add(self, containers: Sequence[HookContainer]) -> None:
+        """Start the ephemeral containers of the Pod that do not run yet."""
+        if containers and self._running:
+            if self.hook_pod is None:
+                view = HookView(containers=(), init_containers=(), grace=0)
+                folder = self._folder
+                self.hook_pod = HookPod(view=view, cluster=self._ground.cluster, report=self._report, folder=folder)
+            for each in containers:
+                self.hook_pod.add(each)
+
+    @property
+    def _running(self) -> bool:
+        return self._life is not None and not self._life.done() and self._pod.hook is None
+
+    @property
+    def _folder(self) -> Path:
+        return self._ground.work / f"{self._pod.key.name}-{self._pod.key.uid[:8]}"
 
     def vanished(self) -> None:
         """Stop the remaining processes of a Pod that is gone from the API server."""
@@ -171,6 +189,17 @@ class PodWorker:
         if self._pod.hook is not None:
             await self._live_as_hook_pod(self._pod.hook)
             return
+        try:
+            await self._live_as_other_pod()
+        finally:
+            await self._end_added()
+
+    async def _end_added(self) -> None:
+        """End the ephemeral containers, as the kubelet does when the containers of a Pod have ended."""
+        if self.hook_pod is not None and self._pod.hook is None:
+            await self.hook_pod.end()
+
+    async def _live_as_other_pod(self) -> None:
         await asyncio.sleep(self._ground.start_delay)
         if not self._pod.is_runner:
             self._report.start()
@@ -190,13 +219,13 @@ class PodWorker:
                 self._ground.quota.give_back(used=self._ran_a_job)
         if self._pod.has_company:
             await asyncio.Event().wait()  # it runs until the Pod is deleted
+        await self._end_added()
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_as_hook_pod(self, hook: HookView) -> None:
         self._report.wait()
         await asyncio.sleep(self._ground.start_delay)
-        key = self._pod.key
-        folder = self._ground.work / f"{key.name}-{key.uid[:8]}"
+        folder = self._folder
         self.hook_pod = HookPod(view=hook, cluster=self._ground.cluster, report=self._report, folder=folder)
         try:
             await self.hook_pod.run()
@@ -213,8 +242,7 @@ class PodWorker:
         self._write("pod_ended", phase=await self._report.finish(code_of_the_rest=0))
 
     async def _live_as_processes(self) -> None:
-        key = self._pod.key
-        folder = PodFolder(root=self._ground.work / f"{key.name}-{key.uid[:8]}")
+        folder = PodFolder(root=self._folder)
         folder.make(persistent=self._pod.persistent)
         if self._pod.scripts is not None:
             folder.write_scripts(await self._mounted_scripts(self._pod.scripts))
@@ -225,6 +253,7 @@ class PodWorker:
         runner = {**self._pod.environment[RUNNER], **self._condition.environment()}
         if self._pod.sidecar is not None:
             sidecar = SidecarFolder(root=folder.root / HOOKS)
+            folder.share()
             runner |= sidecar.environment_of_runner() | {"LAB_RUNNER_WORK": str(folder.home / "_work")}
         containers = Containers(
             folder=folder,

@@ -5,6 +5,7 @@ answer to the `responseFile` of the input, and prints the log of the job. This m
 like `runner.py`.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -31,7 +32,9 @@ class ContainerJob:
     `definition` has `container` and `services` (image, env, options, ports, credentials), and `steps`. A step has
     either `run`, a script for the job's container, or `image`, `entrypoint` and `args` of a container of its own. With
     `background` and an `id`, it runs beside the later steps. A step with only `cancel: ID` ends it. At the end of the
-    job, the remaining ones are awaited.
+    job, the remaining ones are awaited. Two kinds of steps read files of the runner, as GitHub's runner does: `uses`,
+    the folder of an action in the workspace, and `hashFiles`, a file whose digest the variable `HASH` gets. It is empty
+    if the file does not exist.
     `say` writes one event. `lost` is set when GitHub no longer knows the job.
     """
 
@@ -128,6 +131,16 @@ class ContainerJob:
             self._step(step)
 
     def _step(self, step: Json, background: "Background | None" = None) -> None:
+        checkout = self._work / "shop" / "shop"
+        if "uses" in step:
+            action = checkout / step["uses"] / "action.yml"
+            if not action.exists():
+                raise HookFailed(f"Can't find 'action.yml' under '{action.parent}'. Did you forget to run a checkout?")
+            step = {"run": action.read_text().partition("run: ")[2]}
+        elif "hashFiles" in step:
+            hashed = checkout / step["hashFiles"]
+            self._variables["HASH"] = hashlib.sha256(hashed.read_bytes()).hexdigest() if hashed.exists() else ""
+            return
         folder = self._temp / "_runner_file_commands"
         files = {name: folder / f"{name.lower()}_{uuid.uuid4()}" for name in _FILE_COMMANDS}
         for file in files.values():
