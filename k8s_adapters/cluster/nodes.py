@@ -20,7 +20,7 @@ from k8s_adapters.calls.client import Json, KubeClient
 from k8s_adapters.runners.runners import build_pod
 from ostler.errors import Gone, Retryable
 from rules.pools.fleets import NOTHING, Fleet, Needs, Node, Size, Taint, Toleration
-from rules.pools.pool_spec import HOOK_PODS, PoolSpec
+from rules.pools.pool_spec import PoolSpec
 from rules.sweeps.nodes import NodeHealth, Ready
 from rules.upstream.retry import RetryPolicy
 
@@ -76,8 +76,8 @@ def needs_of(pool: PoolSpec) -> Needs:
     spec: Json = pod["spec"]
     sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
     size = _sum(_requests(each) for each in (*spec["containers"], *sidecars))
-    if pool.containers is not None:
-        size += Size(pool.containers.vcpu_millicores, pool.containers.memory_mib).times(HOOK_PODS)
+    if pool.containers is not None and not pool.containers.shared:
+        size += Size(pool.containers.vcpu_millicores, pool.containers.memory_mib).times(pool.containers.count)
     overhead = spec.get("overhead") or {}
     selector = {str(key): str(value) for key, value in (spec.get("nodeSelector") or {}).items()}
     tolerations = tuple(_toleration(each) for each in spec.get("tolerations") or () if isinstance(each, dict))

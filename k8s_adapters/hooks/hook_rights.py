@@ -35,17 +35,28 @@ from rules.pools.hook_names import pod_names, secret_names
 RBAC = "rbac.authorization.k8s.io"
 
 
-def role_rules(pod: str, size: str) -> list[Json]:
+def role_rules(pod: str, size: str | None) -> list[Json]:
     """Return the rules of the Role of a runner Pod. The admission policy demands exactly these rules in this order.
 
     `size` is the `hook_size` of the pool. The last rule allows no call of the API server. The admission policy for hook
     Pods asks the authorizer for this rule, and compares the limits of the Pod with the size.
+
+    `size` is None if the containers of a job run in the runner Pod itself. The Role then gives rights on this Pod and
+    on its Secrets only. An admission policy limits the containers that can be added, and those that execute commands.
 
     A resource name cannot limit `create`, because the API server does not know the name of a new object when it checks
     the permission. The admission policy limits `create`. The verb `create` of `pods/exec` concerns an existing Pod, so
     the names apply. A WebSocket needs `get` or `create`, depending on the version of Kubernetes.
     """
     pods, secrets = list(pod_names(pod)), list(secret_names(pod))
+    if size is None:
+        return [
+            {"apiGroups": [""], "resources": ["pods"], "resourceNames": [pod], "verbs": ["get"]},
+            {"apiGroups": [""], "resources": ["pods/ephemeralcontainers"], "resourceNames": [pod], "verbs": ["patch"]},
+            {"apiGroups": [""], "resources": ["pods/exec"], "resourceNames": [pod], "verbs": ["create", "get"]},
+            {"apiGroups": [""], "resources": ["secrets"], "resourceNames": secrets, "verbs": ["get", "delete"]},
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        ]
     return [
         {"apiGroups": [""], "resources": ["pods"], "resourceNames": pods, "verbs": ["get", "delete"]},
         {"apiGroups": [""], "resources": ["pods/exec"], "resourceNames": pods, "verbs": ["create", "get"]},
@@ -56,10 +67,12 @@ def role_rules(pod: str, size: str) -> list[Json]:
     ]
 
 
-def build_role(*, namespace: str, name: str, pool: str, attempt: str, digest: str, account_uid: str, size: str) -> Json:
+def build_role(
+    *, namespace: str, name: str, pool: str, attempt: str, digest: str, account_uid: str, size: str | None
+) -> Json:
     """Return the JSON of the Role of a runner Pod.
 
-    `account_uid` is the UID of the Pod's ServiceAccount. `size` is the `hook_size` of the pool.
+    `account_uid` is the UID of the Pod's ServiceAccount. `size` is as for `role_rules`.
     """
     return {
         "apiVersion": f"{RBAC}/v1",

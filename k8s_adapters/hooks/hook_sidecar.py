@@ -12,14 +12,26 @@ ended.
 from __future__ import annotations
 
 from k8s_adapters.calls.client import Json
+from k8s_adapters.hooks.externals import copy_externals
 from k8s_adapters.names import CONTAINERS_KUBERNETES, CONTAINERS_LABEL
-from rules.pools.pod_template import HOOKS, HOOKS_PROGRAM, HOOKS_TOKEN_VOLUME, HOOKS_VOLUME, RUNNER
+from rules.pools.hook_names import login_secret
+from rules.pools.pod_template import (
+    EXTERNALS_VOLUME,
+    GITHUB_VOLUME,
+    HOOKS,
+    HOOKS_PROGRAM,
+    HOOKS_TOKEN_VOLUME,
+    HOOKS_VOLUME,
+    RUNNER,
+    WORK_VOLUME,
+)
 from rules.pools.pool_spec import HookPods, PoolSpec
 
 FOLDER = "/var/run/ostler-hooks"
 SOCKET = f"{FOLDER}/hooks.sock"
 SCRIPT = f"{FOLDER}/hook.sh"
 _TOKEN_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path, where clients look for a token
+_WORK = "/home/runner/_work"
 _TOKEN_SECONDS = 3600
 _CPU, _MEMORY = "250m", "256Mi"
 _STARTS_WITHIN = 180  # seconds
@@ -38,6 +50,23 @@ def add_sidecar(pod: Json, *, pool: PoolSpec, containers: HookPods, image: str) 
     runner: Json = next(each for each in spec["containers"] if each["name"] == RUNNER)
     runner["env"].append({"name": HOOKS_PROGRAM, "value": SCRIPT})
     runner["volumeMounts"].append({"name": HOOKS_VOLUME, "mountPath": FOLDER, "readOnly": True})
+    if containers.shared:
+        _share_workspace(pod, containers, runner, pool.image)
+
+
+def _share_workspace(pod: Json, containers: HookPods, runner: Json, runner_image: str) -> None:
+    """Add what the containers of a job need in the runner Pod itself. Most fields of a running Pod cannot change.
+
+    The sidecar creates the Secret with the logins of image registries when a job has logins. Without the Secret, the
+    kubelet pulls images without a login.
+    """
+    spec: Json = pod["spec"]
+    spec["initContainers"].insert(0, copy_externals(runner_image))
+    spec["volumes"] += [{"name": name, "emptyDir": {}} for name in (WORK_VOLUME, EXTERNALS_VOLUME, GITHUB_VOLUME)]
+    runner["volumeMounts"].append({"name": WORK_VOLUME, "mountPath": _WORK})
+    spec["imagePullSecrets"] = [{"name": login_secret(pod["metadata"]["name"])}]
+    if containers.service_names:
+        spec["hostAliases"] = [{"ip": "127.0.0.1", "hostnames": list(containers.service_names)}]
 
 
 def _sidecar(name: str, pool: PoolSpec, containers: HookPods, image: str) -> Json:
@@ -56,6 +85,7 @@ def _sidecar(name: str, pool: PoolSpec, containers: HookPods, image: str) -> Jso
             {"name": "OSTLER_HOOKS_SOCKET", "value": SOCKET},
             {"name": "OSTLER_HOOKS_VCPU", "value": str(containers.vcpu_millicores)},
             {"name": "OSTLER_HOOKS_MEMORY_MIB", "value": str(containers.memory_mib)},
+            *([{"name": "OSTLER_HOOKS_WORKSPACE", "value": "shared"}] if containers.shared else []),
             *_disk(pool),
         ],
         # The limits equal the requests, so that the Pod keeps the quality of service `Guaranteed`.

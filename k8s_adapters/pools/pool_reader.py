@@ -49,6 +49,47 @@ LONGEST_GROUP = 100
 
 _MIB = 1024 * 1024
 _LARGEST = 2**31  # millicores, or MiB
+COPY, SHARED = "copy", "shared"
+"""Values of `spec.containers.workspace`: hook Pods with a copy of the files, or containers in the runner Pod."""
+
+SERVICE_NAMES = (
+    "cache",
+    "cassandra",
+    "clickhouse",
+    "database",
+    "db",
+    "dynamodb",
+    "elasticsearch",
+    "kafka",
+    "localstack",
+    "mailhog",
+    "mailpit",
+    "mariadb",
+    "memcached",
+    "minio",
+    "mongo",
+    "mongodb",
+    "mssql",
+    "mysql",
+    "nats",
+    "neo4j",
+    "nginx",
+    "opensearch",
+    "pg",
+    "pgvector",
+    "postgres",
+    "postgresql",
+    "rabbitmq",
+    "redis",
+    "selenium",
+    "sqlserver",
+    "valkey",
+    "zookeeper",
+)
+"""Default of `spec.containers.serviceNames`: keys of `services:` in public workflows."""
+
+_WORKSPACES = (COPY, SHARED)
+_HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _MODES = (CONTAINERS_KUBERNETES, CONTAINERS_BUILDKIT, CONTAINERS_DIND)
 _LONGEST = 365 * 24 * 3600  # seconds
 _SHORTEST_JOB = 60  # seconds
@@ -83,6 +124,11 @@ def read_pool(item: Json) -> PoolSpec:
     containers, builder = _containers(spec.get("containers"), metadata["name"], resources, problems)
     level, escalates, elevated_forks = _security(spec.get("security"), problems)
     assigned_user = spec.get("assignedUser") is True
+    if containers is not None and containers.shared and (assigned_user or level.elevated):
+        problems.append(
+            "spec.containers.workspace shared works neither with spec.assignedUser nor above the level restricted of "
+            "spec.security.podSecurity: use the workspace copy"
+        )
     if builder is not None:
         problems.extend(builder_problems(builder, level, assigned_user=assigned_user))
     registers_in = _registration(spec, labels, problems)
@@ -288,11 +334,29 @@ def _containers(given: Any, name: str, resources: Json, problems: list[str]) -> 
         if 0 < memory < LEAST_HOOK_MEMORY:
             problems.append(f"spec.containers.memoryMib must be at least {LEAST_HOOK_MEMORY}: {memory}")
     if mode == CONTAINERS_KUBERNETES:
-        return HookPods(vcpu_millicores=vcpu, memory_mib=memory), None
+        shared, names = _workspace(given, problems)
+        return HookPods(vcpu_millicores=vcpu, memory_mib=memory, shared=shared, service_names=names), None
     cache = None
     if given.get("cache") is not None:
         cache = _whole(given["cache"], Decimal(1) / _MIB, "spec.containers.cache", problems)
     return None, Builder(mode=mode, vcpu_millicores=vcpu, memory_mib=memory, cache_mib=cache)
+
+
+def _workspace(given: Json, problems: list[str]) -> tuple[bool, tuple[str, ...]]:
+    """Return whether the containers of a job run in the runner Pod, and the names of their services.
+
+    Add a problem for an invalid value. Without a shared workspace, no names are needed.
+    """
+    workspace = given.get("workspace", COPY)
+    if workspace not in _WORKSPACES:
+        problems.append(f"spec.containers.workspace must be one of {', '.join(_WORKSPACES)}: {workspace!r}")
+    names = given.get("serviceNames")
+    if names is None:
+        names = list(SERVICE_NAMES)
+    if not isinstance(names, list) or not all(isinstance(each, str) and _HOST.fullmatch(each) for each in names):
+        problems.append(f"spec.containers.serviceNames must be host names in lower case without a dot: {names!r}")
+        names = []
+    return workspace == SHARED, tuple(names) if workspace == SHARED else ()
 
 
 def _rounded_down(value: Any, factor: int | Decimal) -> int:

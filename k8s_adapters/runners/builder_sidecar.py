@@ -15,12 +15,12 @@ counts as over.
 from __future__ import annotations
 
 from k8s_adapters.calls.client import Json
+from k8s_adapters.hooks.externals import copy_externals
 from k8s_adapters.names import CONTAINERS_DIND
 from rules.pools.pod_template import (
     BUILDER,
     BUILDER_CACHE_VOLUME,
     BUILDER_VOLUME,
-    EXTERNALS,
     EXTERNALS_VOLUME,
     RUNNER,
     WORK_VOLUME,
@@ -80,7 +80,7 @@ def add_builder(pod: Json, *, builder: Builder, image: str, runner_image: str, g
         runner["env"].append({"name": "DOCKER_HOST", "value": DOCKER_ADDRESS})
         runner["volumeMounts"].append({"name": WORK_VOLUME, "mountPath": f"{_HOME}/_work"})
         spec["volumes"] += [{"name": WORK_VOLUME, "emptyDir": {}}, {"name": EXTERNALS_VOLUME, "emptyDir": {}}]
-        before += [_externals(runner_image), _docker(builder, image, group)]
+        before += [copy_externals(runner_image), _docker(builder, image, group)]
     else:
         # buildctl reads the first variable. run.sh configures a builder of Buildx with the address in the second one.
         # run.sh does not use the first variable, because an image can set it to the address of another builder.
@@ -151,21 +151,6 @@ def _docker(builder: Builder, image: str, group: int) -> Json:
             {"name": WORK_VOLUME, "mountPath": f"{_HOME}/_work"},
             {"name": EXTERNALS_VOLUME, "mountPath": f"{_HOME}/externals"},
         ],
-    }
-
-
-def _externals(runner_image: str) -> Json:
-    """Return the init container that copies the programs that the runner mounts into containers, such as Node.js."""
-    return {
-        "name": EXTERNALS,
-        "image": runner_image,
-        "command": ["/bin/sh", "-c", f"! test -d {_HOME}/externals || cp -R {_HOME}/externals/. /externals/"],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "resources": {
-            "requests": {"cpu": "50m", "memory": "64Mi"},
-            "limits": {"cpu": "500m", "memory": "64Mi"},
-        },
-        "volumeMounts": [{"name": EXTERNALS_VOLUME, "mountPath": "/externals"}],
     }
 
 

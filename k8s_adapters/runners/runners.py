@@ -126,7 +126,10 @@ def create_runner(
         client, body=build_service_account(pool=pool, name=name, attempt=attempt), policy=policy
     )
     if pool.containers is not None:
-        size = hook_size(millicores=pool.containers.vcpu_millicores, memory_mib=pool.containers.memory_mib)
+        hooks = pool.containers
+        size = None
+        if not hooks.shared:
+            size = hook_size(millicores=hooks.vcpu_millicores, memory_mib=hooks.memory_mib)
         _create_rights(client, pool=pool, name=name, attempt=attempt, account_uid=account.uid, size=size, policy=policy)
     pod = build_pod(
         pool=pool,
@@ -149,7 +152,7 @@ def _create_rights(
     name: str,
     attempt: str,
     account_uid: str,
-    size: str,
+    size: str | None,
     policy: RetryPolicy | None,
 ) -> None:
     role = build_role(
@@ -616,7 +619,14 @@ def _runner_resources(pool: PoolSpec) -> Json:
     disk than they requested. If a busy Pod exceeds a limit, the kubelet ends the Pod. Only the owner of the pool may
     set such a limit (law L3).
     """
-    found = _resources(f"{pool.vcpu_millicores}m", f"{pool.memory_mib}Mi")
+    millicores, memory_mib = pool.vcpu_millicores, pool.memory_mib
+    if pool.containers is not None and pool.containers.shared:
+        # Containers that are added to a Pod have no resources of their own. They use those of the whole Pod.
+        millicores, memory_mib = (
+            millicores + pool.containers.vcpu_millicores,
+            memory_mib + pool.containers.memory_mib,
+        )
+    found = _resources(f"{millicores}m", f"{memory_mib}Mi")
     found["requests"][_DISK] = f"{pool.ephemeral_storage_mib}Mi"
     if pool.ephemeral_storage_limit_mib is not None:
         found["limits"][_DISK] = f"{pool.ephemeral_storage_limit_mib}Mi"

@@ -9,6 +9,12 @@ from __future__ import annotations
 
 WORKFLOW = "workflow"
 
+JOB_SERVICE, JOB_STEP = "job-service-", "job-step-"
+"""Beginnings of the names of the containers that a runner Pod with a shared workspace gets, besides `job`.
+
+An admission policy allows no other names.
+"""
+
 STEPS = 32
 """Number of container steps that can exist at once."""
 
@@ -44,6 +50,14 @@ def secret(pod: str, n: int) -> str:
     Raises ValueError if `n` is out of this range or the name is too long.
     """
     return f"{_fitting(pod)}-secret-{_numbered(n, SECRETS)}"
+
+
+def login_secret(pod: str) -> str:
+    """Return the name of the Secret with all registry logins of a job whose containers run in the runner Pod.
+
+    Raises ValueError if the name is too long.
+    """
+    return secret(pod, SECRETS - 1)
 
 
 def pod_names(pod: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ HOOKS_VOLUME, HOOKS_TOKEN_VOLUME = "ostler-hooks", "ostler-hooks-token"
 BUILDER, EXTERNALS = "builder", "externals"
 """Names of the sidecar that builds images, and of the init container that copies programs of the runner for it."""
 BUILDER_VOLUME, BUILDER_CACHE_VOLUME = "ostler-builder", "ostler-builder-cache"
-WORK_VOLUME, EXTERNALS_VOLUME = "ostler-work", "ostler-externals"
+WORK_VOLUME, EXTERNALS_VOLUME, GITHUB_VOLUME = "ostler-work", "ostler-externals", "ostler-github"
 OUR_VOLUMES = frozenset(
     {
         JIT_VOLUME,
@@ -39,6 +39,7 @@ OUR_VOLUMES = frozenset(
         BUILDER_CACHE_VOLUME,
         WORK_VOLUME,
         EXTERNALS_VOLUME,
+        GITHUB_VOLUME,
     }
 )
 

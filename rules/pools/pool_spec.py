@@ -23,6 +23,7 @@ Json = dict[str, Any]
 
 _TEMPLATE_VERSION = 4  # increase this version if a change of Ostler makes another Pod from the same spec
 _SIDECAR_VERSION = 1  # increase this version if a change of Ostler makes another sidecar from the same spec
+_SHARED_VERSION = 1  # increase this version if a change of Ostler makes another shared workspace from the same spec
 _BUILDER_VERSION = 2  # increase this version if a change of Ostler makes another builder from the same spec
 _STATEFUL_SET_VERSION = 1  # increase this version if a change of Ostler makes another StatefulSet from the same spec
 _PERSISTENT_VERSION = 2  # increase this version if a change of Ostler makes another persistent Pod from the same spec
@@ -33,10 +34,21 @@ HOOK_PODS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class HookPods:
-    """Size of one hook Pod of a pool with container jobs."""
+    """Size of the containers of a job: of one hook Pod, or of all containers that a runner Pod gets.
+
+    If `shared` is True, the containers of a job run in the runner Pod, whose size includes them. They reach their
+    services by the host names `service_names`, which the Pod has from its creation.
+    """
 
     vcpu_millicores: int
     memory_mib: int
+    shared: bool = False
+    service_names: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Return the number of these sizes that a job is charged for."""
+        return 1 if self.shared else HOOK_PODS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,13 +204,13 @@ class PoolSpec:
     @property
     def charged_millicores(self) -> int:
         """Return the CPU that a job of the pool uses of its account's budget. Hook Pods and builder are included."""
-        hooks = 0 if self.containers is None else HOOK_PODS * self.containers.vcpu_millicores
+        hooks = 0 if self.containers is None else self.containers.count * self.containers.vcpu_millicores
         return self.vcpu_millicores + hooks + (0 if self.builder is None else self.builder.vcpu_millicores)
 
     @property
     def charged_mib(self) -> int:
         """Return the memory in MiB that a job uses of its account's budget. Hook Pods and builder are included."""
-        hooks = 0 if self.containers is None else HOOK_PODS * self.containers.memory_mib
+        hooks = 0 if self.containers is None else self.containers.count * self.containers.memory_mib
         return self.memory_mib + hooks + (0 if self.builder is None else self.builder.memory_mib)
 
     @property
@@ -260,6 +272,8 @@ def template_hash(pool: PoolSpec, *, overlay: Any) -> str:
         shape.append("assigned user")
     if (hooks := pool.containers) is not None:
         shape.append(["containers", _SIDECAR_VERSION, hooks.vcpu_millicores, hooks.memory_mib])
+        if hooks.shared:
+            shape.append(["shared workspace", _SHARED_VERSION, *hooks.service_names])
     if pool.builder is not None:
         shape.append(["builder", _BUILDER_VERSION, *dataclasses.astuple(pool.builder)])
     if pool.pod_security.elevated:

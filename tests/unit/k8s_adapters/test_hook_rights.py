@@ -39,6 +39,17 @@ def test_role_of_a_runner_pod_has_exactly_these_rights() -> None:
     assert rights(role_rules(POD, SIZE)) == pods | secrets | creations | sizes
 
 
+def test_role_of_a_shared_workspace_has_rights_on_its_own_pod_only() -> None:
+    own = {
+        ("get", "pods", POD),
+        ("patch", "pods/ephemeralcontainers", POD),
+        ("create", "pods/exec", POD),
+        ("get", "pods/exec", POD),
+    }
+    secrets = {(verb, "secrets", name) for verb in ("get", "delete") for name in secret_names(POD)}
+    assert rights(role_rules(POD, None)) == own | secrets | {("create", "secrets", None)}
+
+
 def test_roles_of_two_runner_pods_have_no_name_in_common() -> None:
     first, second = (
         {name for rule in role_rules(pod, SIZE) for name in rule.get("resourceNames", ())} for pod in (POD, f"{POD}b")

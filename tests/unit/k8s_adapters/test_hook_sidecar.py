@@ -320,3 +320,62 @@ def test_overlay_that_would_reach_the_token_is_refused(overlay: Json, says: str)
 def test_init_container_named_hooks_stays_allowed_without_container_jobs() -> None:
     overlay = {"spec": {"initContainers": [{"name": "hooks", "image": "mine:1", "command": ["true"]}]}}
     assert read(podTemplate=overlay).problem is None
+
+
+SHARED: Json = {**CONTAINERS, "workspace": "shared"}
+
+
+def test_shared_workspace_is_a_volume_of_the_runner_and_not_of_the_sidecar() -> None:
+    spec = build(read(containers=SHARED))["spec"]
+
+    volumes = {each["name"] for each in spec["volumes"]}
+    assert {"ostler-work", "ostler-externals", "ostler-github"} <= volumes
+    externals, hooks = spec["initContainers"]
+    runner = next(each for each in spec["containers"] if each["name"] == "runner")
+    assert {"name": "ostler-work", "mountPath": "/home/runner/_work"} in runner["volumeMounts"]
+    assert [each["name"] for each in externals["volumeMounts"]] == ["ostler-externals"]
+    assert {"name": "OSTLER_HOOKS_WORKSPACE", "value": "shared"} in hooks["env"]
+    assert not {"ostler-work", "ostler-externals", "ostler-github"} & {each["name"] for each in hooks["volumeMounts"]}
+    assert spec["imagePullSecrets"] == [{"name": "small-0-secret-7"}]
+
+
+def test_pod_with_a_shared_workspace_has_the_size_of_a_job() -> None:
+    pool = read(containers=SHARED)
+
+    spec = build(pool)["spec"]
+
+    runner = next(each for each in spec["containers"] if each["name"] == "runner")
+    assert runner["resources"]["limits"] == {"cpu": "3500m", "memory": "7096Mi"}
+    assert (pool.charged_millicores, pool.charged_mib) == (3500, 7096)
+    # The poller has 50 millicores, and the sidecar 250.
+    assert needs_of(pool).size.vcpu == 3800
+
+
+def test_names_of_services_are_host_names_from_the_start() -> None:
+    [alias] = build(read(containers=SHARED))["spec"]["hostAliases"]
+    assert alias["ip"] == "127.0.0.1"
+    assert {"postgres", "redis", "db"} <= set(alias["hostnames"])
+
+    assert "hostAliases" not in build(read(containers={**SHARED, "serviceNames": []}))["spec"]
+    assert "hostAliases" not in build(read(containers=CONTAINERS))["spec"]
+
+
+def test_another_workspace_makes_the_pods_of_a_pool_stale() -> None:
+    copied, shared = read(containers=CONTAINERS), read(containers=SHARED)
+    named = read(containers={**SHARED, "serviceNames": ["db"]})
+
+    assert len({copied.template_hash, shared.template_hash, named.template_hash}) == 3
+    assert read(containers={**CONTAINERS, "workspace": "copy"}).template_hash == copied.template_hash
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"containers": {**CONTAINERS, "workspace": "nfs"}}, "spec.containers.workspace must be one of copy, shared"),
+        ({"containers": {**SHARED, "serviceNames": ["a.b"]}}, "spec.containers.serviceNames must be host names"),
+        ({"containers": SHARED, "assignedUser": True}, "works neither with spec.assignedUser"),
+        ({"containers": SHARED, "security": {"podSecurity": "baseline"}}, "nor above the level restricted"),
+    ],
+)
+def test_workspace_that_a_pool_cannot_have_is_a_problem(spec: Json, problem: str) -> None:
+    assert problem in str(read(**spec).problem)
