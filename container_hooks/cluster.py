@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -23,10 +23,11 @@ from k8s_adapters.calls.client import METADATA_ONLY, Json, object_path
 from k8s_adapters.hooks.hook_rights import hook_metadata
 from k8s_adapters.names import DIGEST_ANNOTATION
 from ostler.errors import Conflict, Gone, Retryable
-from rules.pools.hook_names import SECRETS, STEPS, hook_size, secret, step_pod, workflow_pod
+from rules.pools.hook_names import SECRETS, STEPS, hook_size, login_secret, secret, step_pod, workflow_pod
 
 _ROUNDS = 4  # attempts to create an object whose name is taken at one call and free at the next
 _CHECK_EVERY = 0.25  # seconds between two reads of a terminating object
+_LOGINS = "kubernetes.io/dockerconfigjson"
 _DOCKER_HUB = "https://index.docker.io/v1/"
 
 
@@ -94,11 +95,23 @@ def create_docker_secret(world: World, registry: Registry, *, nonce: str) -> Mad
 
     Raises `HookFailed` if all names are in use.
     """
-    user, password = registry.username or "", registry.password or ""
-    auth = base64.b64encode(f"{user}:{password}".encode()).decode()
-    entry = {"username": user, "password": password, "auth": auth}
-    content = orjson.dumps({"auths": {registry.server_url or _DOCKER_HUB: entry}})
-    return _create_secret(world, "kubernetes.io/dockerconfigjson", {".dockerconfigjson": content}, nonce)
+    return _create_secret(world, _LOGINS, {".dockerconfigjson": _docker_config([registry])}, nonce)
+
+
+def create_login_secret(world: World, registries: Sequence[Registry], *, nonce: str) -> Made:
+    """Create the Secret with all logins of a job whose containers run in the runner Pod, which names this Secret.
+
+    A Secret that an earlier command left is replaced.
+    """
+    name = login_secret(world.pod)
+    body = _named(world, _secret(_LOGINS, {".dockerconfigjson": _docker_config(registries)}), name, nonce)
+    try:
+        return create_secret(world, body)
+    except Taken as taken:
+        if taken.uid is None:
+            raise
+        delete(world, Made("secrets", name, taken.uid))
+        return create_secret(world, body)
 
 
 def create_env_secret(world: World, values: Mapping[str, str], *, nonce: str) -> Made:
@@ -110,8 +123,7 @@ def create_env_secret(world: World, values: Mapping[str, str], *, nonce: str) ->
 
 
 def _create_secret(world: World, kind: str, values: Mapping[str, bytes], nonce: str) -> Made:
-    data = {key: base64.b64encode(value).decode() for key, value in values.items()}
-    body: Json = {"apiVersion": "v1", "kind": "Secret", "type": kind, "immutable": True, "data": data}
+    body = _secret(kind, values)
     for n in range(SECRETS):
         name = secret(world.pod, n)
         if name in world.ledger.secrets:
@@ -121,6 +133,22 @@ def _create_secret(world: World, kind: str, values: Mapping[str, bytes], nonce: 
         except Taken:
             world.ledger.taken.add(name)
     raise HookFailed(f"all {SECRETS} names of Secrets are in use; use fewer registry credentials in one job")
+
+
+def _secret(kind: str, values: Mapping[str, bytes]) -> Json:
+    data = {key: base64.b64encode(value).decode() for key, value in values.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "type": kind, "immutable": True, "data": data}
+
+
+def _docker_config(registries: Sequence[Registry]) -> bytes:
+    """Return the content of a file `.dockerconfigjson`. Of two logins for one server, the first one counts."""
+    logins: Json = {}
+    for registry in registries:
+        user, password = registry.username or "", registry.password or ""
+        auth = base64.b64encode(f"{user}:{password}".encode()).decode()
+        entry = {"username": user, "password": password, "auth": auth}
+        logins.setdefault(registry.server_url or _DOCKER_HUB, entry)
+    return orjson.dumps({"auths": logins})
 
 
 def create_pod(world: World, body: Json, *, waits: bool = True) -> Made:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from container_hooks import shared_workspace
 from container_hooks.cleanup_job import cleanup_job
 from container_hooks.container_step import run_container_step
 from container_hooks.failures import HookFailed, failure_of, one_line
@@ -52,6 +53,8 @@ def error_line(text: str) -> str:
 
 
 def _dispatch(given: HookInput, world: World) -> int:
+    if world.settings.shared:
+        return _dispatch_shared(given, world)
     match given.args:
         case PrepareJob():
             return prepare_job(given.args, response_file=given.response_file, world=world)
@@ -63,3 +66,15 @@ def _dispatch(given: HookInput, world: World) -> int:
             if given.command is not Command.CLEANUP_JOB:
                 raise HookFailed(f"{given.command.value}: the input has no `args`; the runner must send them")
             return cleanup_job(world)
+
+
+def _dispatch_shared(given: HookInput, world: World) -> int:
+    match given.args:
+        case PrepareJob():
+            return shared_workspace.prepare_job(given.args, response_file=given.response_file, world=world)
+        case ScriptStep():
+            return shared_workspace.run_script_step(given.args, world=world)
+        case ContainerStep():
+            return shared_workspace.run_container_step(given.args, state=given.state, world=world)
+        case _:
+            return shared_workspace.cleanup_job(world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 
 from container_hooks import copies
 from container_hooks.archives import below
@@ -44,7 +45,7 @@ def run_container_step(given: ContainerStep, *, state: dict[str, object], world:
     Return the exit code of the step. Afterwards the Pod is deleted, also after a failure. Raises `HookFailed` if the
     step cannot be executed, if its result is unknown, or if a copy fails.
     """
-    workspace = _workspace(given, state, world)
+    workspace = workspace_of_step(given, state, world)
     made: list[Made] = []
     before = set(world.ledger.secrets)
     try:
@@ -56,7 +57,8 @@ def run_container_step(given: ContainerStep, *, state: dict[str, object], world:
         remove(world, pods=pods, secrets=sorted(own), strict=False)
 
 
-def _workspace(given: ContainerStep, state: dict[str, object], world: World) -> str:
+def workspace_of_step(given: ContainerStep, state: Mapping[str, object], world: World) -> str:
+    """Return the workspace of the job, relative to `/__w`. Raises `HookFailed` if nothing names it."""
     known = state.get("workspace")
     found = workspace_of(given, work=world.settings.work) or known or world.settings.workspace
     if not isinstance(found, str) or not is_inside(found):
@@ -94,7 +96,7 @@ def _execute(world: World, given: ContainerStep, *, pod: str, workspace: str) ->
     variables = variables_of(given)
     own = FileCommands.of(variables, folder=_FILE_COMMANDS)
     content = run_script(
-        folder=_folder(given, workspace),
+        folder=step_folder(given, workspace),
         entry_point=given.entry_point or "",
         arguments=given.entry_point_args,
         variables=variables,
@@ -156,7 +158,7 @@ def _copy_back(world: World, *, job: str, pod: str, workspace: str, own: FileCom
     )
 
 
-def _folder(given: ContainerStep, workspace: str) -> str:
+def step_folder(given: ContainerStep, workspace: str) -> str:
     """Return the working directory of the step. The workspace of the job is at `/github/workspace` in the step."""
     wanted = given.working_directory or _WORKSPACE
     own = f"{WORK}/{workspace}"

@@ -121,15 +121,28 @@ def _spec(job: Plan) -> Json:
 
 def _container(plan: Plan, share: Share, env_secret: str | None) -> Json:
     resources = {"cpu": f"{share.millicores}m", "memory": f"{share.memory_mib}Mi"}
+    container = bare_container(plan, env_secret, _VOLUMES)
+    container["resources"] = {"requests": resources, "limits": dict(resources)}
+    if plan.ports:
+        container["ports"] = plan.ports
+    if plan.options.health is not None:
+        container["readinessProbe"] = probe(plan.options.health)
+    return container
+
+
+def bare_container(plan: Plan, env_secret: str | None, volumes: Mapping[str, str]) -> Json:
+    """Return a container without resources, ports and probe. `volumes` has the path of each volume.
+
+    A service mounts no volumes.
+    """
     container: Json = {
         "name": plan.name,
         "image": plan.image,
         "env": _environment(plan, env_secret),
-        "resources": {"requests": resources, "limits": dict(resources)},
         # The status then has the last output of a service that ended. The log of the job shows this output, because the
         # Pod is deleted.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [] if plan.is_service else [{"name": n, "mountPath": p} for n, p in _VOLUMES.items()],
+        "volumeMounts": [] if plan.is_service else [{"name": n, "mountPath": p} for n, p in volumes.items()],
     }
     if not plan.is_service:
         # The workspace does not exist yet. The container runtime would create it with root as its owner.
@@ -138,10 +151,6 @@ def _container(plan: Plan, share: Share, env_secret: str | None) -> Json:
         container["command"] = [literal(each) for each in plan.command]
     if plan.args:
         container["args"] = [literal(each) for each in plan.args]
-    if plan.ports:
-        container["ports"] = plan.ports
-    if plan.options.health is not None:
-        container["readinessProbe"] = probe(plan.options.health)
     if plan.options.user is not None:
         user, group = plan.options.user, plan.options.group
         container["securityContext"] = {"runAsUser": user, **({} if group is None else {"runAsGroup": group})}

@@ -13,11 +13,15 @@ from rules.pools.hook_names import secret, workflow_pod
 
 def missing_rights(world: World) -> list[str]:
     """Return the permissions that this process lacks. Return an empty list if the API server does not answer."""
-    pod, first = workflow_pod(world.pod), secret(world.pod, 0)
+    shared, first = world.settings.shared, secret(world.pod, 0)
+    pod = world.pod if shared else workflow_pod(world.pod)
     wanted = (
-        Right("create", "pods"),
+        *(
+            [Right("patch", "pods/ephemeralcontainers", name=pod)]
+            if shared
+            else [Right("create", "pods"), Right("delete", "pods", name=pod)]
+        ),
         Right("get", "pods", name=pod),
-        Right("delete", "pods", name=pod),
         Right("get", "pods/exec", name=pod),
         Right("create", "pods/exec", name=pod),
         Right("create", "secrets"),

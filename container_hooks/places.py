@@ -16,6 +16,7 @@ POD = "ACTIONS_RUNNER_POD_NAME"
 NAMESPACE = "ACTIONS_RUNNER_KUBERNETES_NAMESPACE"
 UID, POOL = "OSTLER_HOOKS_POD_UID", "OSTLER_HOOKS_POOL"
 VCPU, MEMORY, DISK = "OSTLER_HOOKS_VCPU", "OSTLER_HOOKS_MEMORY_MIB", "OSTLER_HOOKS_DISK_MIB"
+WORKSPACE, SHARED = "OSTLER_HOOKS_WORKSPACE", "shared"
 TEMPLATE = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE"
 START = "ACTIONS_RUNNER_PREPARE_JOB_TIMEOUT_SECONDS"
 PERIOD, DEADLINE = "ACTIONS_RUNNER_HEARTBEAT_PERIOD_MS", "ACTIONS_RUNNER_HEARTBEAT_DEADLINE_MS"
@@ -95,6 +96,7 @@ def read_place(environment: Mapping[str, str]) -> Place:
             vcpu_millicores=int(_number(environment, VCPU, defaults.vcpu_millicores)),
             memory_mib=int(_number(environment, MEMORY, defaults.memory_mib)),
             disk_mib=int(_number(environment, DISK, 1)) if environment.get(DISK) else None,
+            shared=environment.get(WORKSPACE) == SHARED,
             overlay=None if template is None else Path(template),
             start_within=_number(environment, START, defaults.start_within),
         ),

@@ -12,6 +12,7 @@ from k8s_adapters.calls.client import Json
 _NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
 _NEVER_STARTED = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_STATUSES = ("containerStatuses", "ephemeralContainerStatuses")
 _LONGEST_REASON = 300
 _SIGNALS = 128
 _DEFAULT_DISK_LIMIT = re.compile(r"ephemeral-storage[^;]* limit for ")
@@ -85,7 +86,8 @@ def ended_line(name: str, ended: Json, *, memory: str | None) -> str:
 
 def container_end(pod: Json, name: str) -> Json | None:
     """Return the `terminated` state of a container, or None if it has not ended."""
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+    status: Json = pod.get("status") or {}
+    for container in (each for kind in _STATUSES for each in status.get(kind) or ()):
         if container["name"] == name:
             return _state(container, "terminated") or _state(container, "terminated", of="lastState") or None
     return None

@@ -68,7 +68,8 @@ class HookSettings:
     """Settings of the commands. Times are in seconds.
 
     `vcpu_millicores` and `memory_mib` are the resources of one hook Pod. Its containers share them. `disk_mib` is the
-    limit of the disk space of a hook Pod, or None without a limit. `work` and `externals` are folders of the container
+    limit of the disk space of a hook Pod, or None without a limit. If `shared` is True, the containers of a job run in
+    the runner Pod, and there are no hook Pods. `work` and `externals` are folders of the container
     `runner`. `workspace` is the workspace of the job, relative to `work`, if the environment names it. `overlay` is the
     file of `ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE`.
 
@@ -80,6 +81,7 @@ class HookSettings:
     vcpu_millicores: int = 1000
     memory_mib: int = 2048
     disk_mib: int | None = None
+    shared: bool = False
     work: str = "/home/runner/_work"
     externals: str = "/home/runner/externals"
     workspace: str | None = None

@@ -43,7 +43,7 @@ def prepare_job(given: PrepareJob, *, response_file: str | None, world: World) -
     try:
         made, _pod = _create(world, given, plans, overlay)
         _copy_files(world, made)
-        is_alpine = _set_up(world, made)
+        is_alpine = set_up(world, made)
         content = response(job_pod=made.name, workspace=workspace, plans=plans, is_alpine=is_alpine)
         attempted("the response file was not written", lambda: world.files.write(response_file, content))
     except BaseException:
@@ -136,7 +136,7 @@ def _copy_files(world: World, made: Made) -> None:
     world.log.line(f"Copied {files} files ({size:.1f} MiB) to the job's container")
 
 
-def _set_up(world: World, made: Made) -> bool:
+def set_up(world: World, made: Made) -> bool:
     """Create the folders below `/github`. Return whether the image is Alpine Linux."""
     what = "the folders of the job were not created"
 

@@ -6,6 +6,7 @@ script as a separate word, or is quoted in the text of the script, so no shell e
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 import shlex
@@ -101,6 +102,9 @@ shift "$asked"
 if [ $# -gt 0 ]; then exec tar -cf - -- "$@"; fi
 exec dd if=/dev/zero bs=1024 count=10 2>/dev/null
 """
+_HEALTH = """if command -v timeout > /dev/null; then exec timeout "$1" sh -c "$2"; fi
+exec sh -c "$2"
+"""
 _SET_UP_JOB = """set -e
 mkdir -p "$1/_github_home" "$1/_github_workflow" "$1/_runner_file_commands"
 rm -rf "$2/home" "$2/workflow"
@@ -175,6 +179,26 @@ def step_paths(workspace: str) -> list[str]:
         parent, quoted = shlex.quote(posixpath.dirname(path)), shlex.quote(path)
         lines += [f"mkdir -p {parent}", f"rm -rf {quoted}", f"ln -s {GITHUB}/{folder} {quoted}"]
     return lines
+
+
+def shared_paths(workspace: str) -> list[str]:
+    """Return lines of a script that make the paths of a step in `/github` point to the folders of the job in `/__w`."""
+    places = {
+        "workspace": f"{WORK}/{workspace}",
+        "home": f"{TEMP}/{HOME}",
+        "workflow": f"{TEMP}/{WORKFLOW_FILES}",
+        "file_commands": f"{TEMP}/{FILE_COMMANDS}",
+    }
+    return [
+        line
+        for name, path in places.items()
+        for line in (f"mkdir -p {shlex.quote(path)}", f"ln -sfn {shlex.quote(path)} {GITHUB}/{name}")
+    ]
+
+
+def health_check(command: str, *, seconds: float) -> list[str]:
+    """Return a command that executes a health command of Docker, for at most `seconds` if the image has `timeout`."""
+    return ["sh", "-c", _HEALTH, "sh", str(max(math.ceil(seconds), 1)), command]
 
 
 def words(arguments: Sequence[str] | None) -> list[str]:

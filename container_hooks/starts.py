@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from container_hooks.cluster import Made
@@ -25,12 +25,20 @@ class _Patience:
     since_running: dict[str, float] = field(default_factory=dict)
 
 
-def wait_until_ready(world: World, made: Made, *, images: Mapping[str, str], patience: Mapping[str, float]) -> Json:
+def wait_until_ready(
+    world: World,
+    made: Made,
+    *,
+    images: Mapping[str, str],
+    patience: Mapping[str, float],
+    view: Callable[[Json], Json] = lambda pod: pod,
+) -> Json:
     """Return the JSON of the Pod when all its containers run and are healthy.
 
-    `patience` has the seconds in which the health command of each container must succeed, by the name of the container.
-    Raises `HookFailed` with the reason if the Pod fails or is gone, an image cannot be pulled, a health command does
-    not succeed within its patience, or the Pod is not ready within `start_within` seconds.
+    `view` returns the part of the Pod that counts. `patience` has the seconds in which the health command of each
+    container must succeed, by the name of the container. Raises `HookFailed` with the reason if the Pod fails or is
+    gone, an image cannot be pulled, a health command does not succeed within its patience, or the Pod is not ready
+    within `start_within` seconds.
     """
     clock, settings = world.timing.clock, world.settings
     began = told = clock()
@@ -38,7 +46,7 @@ def wait_until_ready(world: World, made: Made, *, images: Mapping[str, str], pat
     while True:
         pod = _read(world, made)
         if pod is not None:
-            seen = see(pod, images=images)
+            seen = see(view(pod), images=images)
             if seen.ready:
                 return pod
             _give_up(world, made, seen, times, patience)

@@ -53,25 +53,27 @@ class FileCommands:
         return pack_present(folder, sorted(self.names)) if self.names else pack(folder, ["."])
 
 
-def run_step(world: World, pod: str, script: str) -> int:
-    """Run a script in container `job`, and return its exit code. The script is never started twice.
+def run_step(world: World, pod: str, script: str, *, container: str = JOB) -> int:
+    """Run a script in a container, and return its exit code. The script is never started twice.
 
     If a signal ended the script, the log says so. Raises `HookFailed` if the exit code is unknown.
     """
-    place = Place(pod=pod, container=JOB, folder=f"{EXTERNALS}/.ostler/{secrets.token_hex(8)}")
+    place = Place(pod=pod, container=container, folder=f"{EXTERNALS}/.ostler/{secrets.token_hex(8)}")
     try:
         code = run_detached(
             world.exec,
             place,
             ["sh", "-e", script],
             output=world.log.raw,
-            why_ended=lambda: _why_ended(world, pod),
+            why_ended=lambda: _why_ended(world, pod, container),
             timing=world.timing,
         )
     except StepNotStarted as error:
         raise HookFailed(f"the step was not started: {error}") from error
     except StepKilled as error:
-        raise HookFailed(f"the step has no exit code: {_why_ended(world, pod) or error}", code=_KILLED) from error
+        raise HookFailed(
+            f"the step has no exit code: {_why_ended(world, pod, container) or error}", code=_KILLED
+        ) from error
     except ExecLost as error:
         raise HookFailed(
             "the result of the step is unknown: its container could not be reached for several minutes. The step might "
@@ -80,16 +82,16 @@ def run_step(world: World, pod: str, script: str) -> int:
     except OstlerError as error:
         raise failure_of("the result of the step is unknown", error) from error
     if (number := signal_of(code)) is not None:
-        world.log.line(_killed(world, pod, number))
+        world.log.line(_killed(world, pod, container, number))
     return code
 
 
-def _killed(world: World, pod: str, number: int) -> str:
+def _killed(world: World, pod: str, container: str, number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    reason = _why_ended(world, pod)
+    reason = _why_ended(world, pod, container)
     if reason is not None:
         return f"The step was ended by {name}: {reason}"
     if number == signal.SIGKILL:
@@ -100,7 +102,7 @@ def _killed(world: World, pod: str, number: int) -> str:
     return f"The step was ended by {name}"
 
 
-def _why_ended(world: World, pod: str) -> str | None:
+def _why_ended(world: World, pod: str, container: str) -> str | None:
     """Return one line if the Pod is gone or ends, or its container has ended. Return None if the Pod cannot be read."""
     try:
         found: Json = world.client.request("GET", object_path("pods", namespace=world.namespace, name=pod))
@@ -112,7 +114,7 @@ def _why_ended(world: World, pod: str) -> str | None:
         return f"Pod {pod} is being deleted"
     if (over := ended_pod(found)) is not None:
         return over
-    ended = container_end(found, JOB)
+    ended = container_end(found, container)
     if ended is not None:
-        return ended_line(JOB, ended, memory=memory_limit(found, JOB))
+        return ended_line(container, ended, memory=memory_limit(found, container))
     return disruption(found)

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import urllib3
 
 from k8s_adapters.calls.client import Json, KubeClient
+from lab.apiserver import patches, pods
+from lab.apiserver.refusals import Refused
 from ostler.clock import Timing
 from rules.upstream.retry import HOOKS
 
@@ -103,6 +105,8 @@ class FakeApi:
         self.tick()
         parts = urlsplit(url).path.strip("/").split("/")
         given = json.loads(body) if body else {}
+        if method == "PATCH":
+            given = {"subresource": parts[6], "operations": given}
         if parts[-1] == "selfsubjectaccessreviews":
             kind, name = "reviews", ""
         else:
@@ -143,6 +147,11 @@ class FakeApi:
             return self._create(kind, name, given, found)
         if found is None:
             return status(404, "NotFound", "")
+        return self._change(method, kind, name, given, found)
+
+    def _change(self, method: str, kind: str, name: str, given: Json, found: Json) -> urllib3.HTTPResponse:
+        if method == "PATCH":
+            return self._add_containers(name, given, found)
         if method == "DELETE":
             return self._delete(kind, name, given, found)
         return answer(200, self._shown(kind, name, found))
@@ -154,6 +163,19 @@ class FakeApi:
         made["metadata"]["uid"] = f"uid-{next(self._uids)}"
         self.objects[kind, name] = made
         return answer(201, made)
+
+    def _add_containers(self, name: str, given: Json, found: Json) -> urllib3.HTTPResponse:
+        """Patch the ephemeral containers of a Pod, under the rules of the embedded API server."""
+        assert given["subresource"] == "ephemeralcontainers"
+        try:
+            edited = patches.apply_operations(found, given["operations"])
+        except Refused as refused:
+            return status(int(refused.status), "Invalid", "the server rejected our request")
+        containers = edited["spec"]["ephemeralContainers"]
+        if list(pods.ephemeral_problems(found, containers)):
+            return status(422, "Invalid", f'Pod "{name}" is invalid')
+        found["spec"]["ephemeralContainers"] = containers
+        return answer(200, found)
 
     def _delete(self, kind: str, name: str, given: Json, found: Json) -> urllib3.HTTPResponse:
         wanted = (given.get("preconditions") or {}).get("uid")
@@ -180,9 +202,11 @@ class FakeApi:
 def running(pod: Json, *, ready: bool = True) -> Json:
     """Return the status of a Pod with running containers."""
     names = [each["name"] for each in pod["spec"]["containers"]]
+    added = [each["name"] for each in pod["spec"].get("ephemeralContainers") or ()]
     return {
         "phase": "Running",
         "containerStatuses": [{"name": name, "ready": ready, "state": {"running": {}}} for name in names],
+        "ephemeralContainerStatuses": [{"name": name, "ready": False, "state": {"running": {}}} for name in added],
     }
 
 

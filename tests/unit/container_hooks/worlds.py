@@ -19,6 +19,7 @@ from container_hooks.inputs import parse
 from container_hooks.local_files import LocalFiles
 from container_hooks.ports import HookSettings, Ledger, World
 from k8s_adapters.calls.client import Json
+from k8s_adapters.names import CLAIM_ANNOTATION
 from ostler.errors import ExecLost, Gone
 from tests.unit.container_hooks.api import FakeApi
 
@@ -59,7 +60,7 @@ class FoldersAsContainers:
         self.ran.append((pod, command[0] if command[-2] != "-e" else "step"))
         if ("pods", pod) not in self.api.objects:
             raise Gone(f"exec in Pod {pod}: status 404")
-        assert container == "job"
+        assert container == "job" or container.startswith("job-")
         fault = self.faults.get(number)
         if isinstance(fault, BaseException):
             raise fault
@@ -95,7 +96,7 @@ class FoldersAsContainers:
         stderr: Callable[[bytes], None],
         cut_after: int | None,
     ) -> int:
-        for name in ("__w", "__e", "github"):
+        for name in ("__w", "__e", "github"):  # links in a shared workspace
             (self.folder(pod) / name).mkdir(parents=True, exist_ok=True)
         moved = [self._inside(pod, word) for word in command]
         if command[-2] == "-e":
@@ -213,6 +214,21 @@ class Stage:
             ledger=self.ledger,
             alone=lambda: self.alone,
         )
+
+    def share(self) -> None:
+        """Give the runner Pod the volumes of a shared workspace."""
+        self.settings["shared"] = True
+        self.api.put("pods", POD, owner=None)
+        self.api.objects["pods", POD]["metadata"] |= {"uid": UID, "annotations": {CLAIM_ANNOTATION: "7.1"}}
+        self.api.objects["pods", POD]["spec"] = {
+            "containers": [{"name": "runner", "image": "i"}],
+            "hostAliases": [{"ip": "127.0.0.1", "hostnames": ["postgres"]}],
+            "volumes": [{"name": f"ostler-{name}"} for name in ("work", "externals", "github", "hooks-token")],
+        }
+        folder = self.exec.folder(POD)
+        folder.mkdir(parents=True)
+        (folder / "__w").symlink_to(self.work)
+        (folder / "__e").symlink_to(self.externals)
 
     def restart(self) -> None:
         """Replace a killed process by a new one, which has forgotten everything."""
