@@ -64,6 +64,7 @@ PORTS = "contract/chart/test_web_ports.py::"
 EGRESS = "integration/deploys/test_chart_policies.py::"
 INTERNET = EGRESS + "test_busy_pods_reach_the_internet_and_nothing_else"
 STAMPED = "node/test_chart_policies.py::test_stamp_ends_the_way_to_web_and_changes_nothing_else"
+SHARED = "contract/chart/test_shared_workspace.py::"
 SIDECAR = "unit/k8s_adapters/test_hook_sidecar.py::"
 POD = "contract/k8s/test_runners.py::test_only_the_poller_has_the_token_and_nothing_may_gain_privileges"
 LEAKS = "e2e/test_no_secret_leaks.py::test_no_secret_is_seen_where_it_does_not_belong"
@@ -248,6 +249,25 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "unit/container_hooks/test_script_step.py::test_hostile_archive_replaces_no_file_of_another_step",
     ),
     "the choice of the node: a hook Pod can select": (NO_POD,),
+    "the same sidecar with a shared workspace | must not": (
+        "unit/k8s_adapters/test_hook_rights.py::test_role_of_a_shared_workspace_has_rights_on_its_own_pod_only",
+        SHARED + "test_runner_with_a_shared_workspace_creates_no_pods",
+    ),
+    "The Role then names only this Pod": (
+        "unit/k8s_adapters/test_hook_rights.py::test_role_of_a_shared_workspace_has_rights_on_its_own_pod_only",
+        SHARED + "test_worker_is_refused_another_role_of_a_shared_workspace",
+    ),
+    "A container can be added to the caller's own Pod only": (
+        SHARED + "test_runner_adds_no_container_to_another_pod",
+        SHARED + "test_patch_for_another_uid_changes_nothing",
+    ),
+    "It may mount only the work folder": (SHARED + "test_runner_is_refused_a_container_with",),
+    "Services mount nothing": (SHARED + "test_service_with_the_workspace_is_refused",),
+    "No container may share the processes": (SHARED + "test_runner_is_refused_a_container_with",),
+    "A command can be executed in these containers only": (
+        SHARED + "test_runner_executes_nothing_in_the_containers_of_ostler",
+        SHARED + "test_runner_executes_commands_in_the_containers_of_its_job",
+    ),
     # The network
     "A job therefore cannot reach the metadata service": (
         EGRESS + "test_busy_pods_reach_no_metadata_service_however_its_address_is_written",

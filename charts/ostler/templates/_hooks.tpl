@@ -22,6 +22,11 @@ system:serviceaccount:{{ include "ostler.runnersNamespace" . }}:
 {{- $all | toJson -}}
 {{- end -}}
 
+{{/* Regular expression for the name of a container that a runner Pod with a shared workspace gets. */}}
+{{- define "ostler.jobContainer" -}}
+'^job(-service-[a-z0-9]([-a-z0-9]*[a-z0-9])?|-step-[0-9]{1,4})?$'
+{{- end -}}
+
 {{/* The condition that selects requests of runner Pods. */}}
 {{- define "ostler.byARunner" -}}
 - name: by-a-runner

@@ -234,7 +234,7 @@ def keyless(tenant: Tenant) -> Json:
     return body
 
 
-def role(namespace: str, name: str, size: str = SIZE) -> Json:
+def role(namespace: str, name: str, size: str | None = SIZE) -> Json:
     pool = name[:-9]
     return build_role(namespace=namespace, name=name, pool=pool, attempt="a", digest="d", account_uid="u", size=size)
 
