@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import random
 from abc import ABC, abstractmethod
@@ -29,6 +30,23 @@ POOL = LabPool(
     memory="128Mi",
     spec={"containers": {"mode": "kubernetes", "vcpu": "420m", "memoryMib": 512}},
 )
+
+
+SHARED_LABELS = ("self-hosted", "linux", "shared")
+SHARED_POOL = LabPool(
+    "shared",
+    SHARED_LABELS,
+    1,
+    cpu="50m",
+    memory="128Mi",
+    spec={"containers": {"mode": "kubernetes", "vcpu": "420m", "memoryMib": 512, "workspace": "shared"}},
+)
+LOCAL_ACTION = """\
+mkdir -p .github/actions/greet
+printf 'runs:\\n  run: echo greeted > greeted.txt\\n' > .github/actions/greet/action.yml
+echo locked > deps.lock
+"""
+"""Script that does what a checkout does: it writes a local action, and a file for a cache key."""
 
 
 class ContainerFleet(Fleet, ABC):
@@ -123,6 +141,25 @@ def whole_job_succeeds_and_leaves_nothing(fleet: ContainerFleet) -> None:
 
     fleet.succeed(job)
 
+    fleet.wait_until_nothing_is_left()
+
+
+def files_of_a_job_are_files_of_the_runner(fleet: ContainerFleet) -> None:
+    """The whole job in a shared workspace, with a local action and `hashFiles()` after a checkout in the container."""
+    digest = hashlib.sha256(b"locked\n").hexdigest()
+    steps = [
+        {"run": LOCAL_ACTION},
+        {"uses": ".github/actions/greet"},
+        {"hashFiles": "deps.lock"},
+        {"run": f'test "$(cat greeted.txt)" = greeted; test "$HASH" = {digest}'},
+        *fleet.whole_job["steps"],
+    ]
+    [job] = fleet.send(1, labels=SHARED_LABELS, containers={**fleet.whole_job, "steps": steps})
+
+    fleet.succeed(job)
+
+    pod = fleet.pod_of(job)
+    assert f"pods/{pod}-workflow" not in fleet.hook_objects()
     fleet.wait_until_nothing_is_left()
 
 

@@ -19,7 +19,7 @@ from lab.control_plane import ControlPlane, ControlPlaneUnavailable
 from lab.faults import FaultProxy
 from lab.system import Options, System
 from tests import container_jobs
-from tests.container_jobs import POOL, ContainerFleet
+from tests.container_jobs import POOL, SHARED_POOL, ContainerFleet
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
 
@@ -81,8 +81,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFleet]:
         system = stack.enter_context(System(folder / "s", options, say=print, control_plane=plane))
         fleet = LabFleet(system, proxy, whole_job=JOB, within=240)
         stack.enter_context(contextlib.closing(fleet.kube))
-        put_pools_in_place(fleet.kube, namespace=system.namespace, pools=[POOL])
-        system.wait_for_warm_pods(POOL.replicas, timeout=120)
+        put_pools_in_place(fleet.kube, namespace=system.namespace, pools=[POOL, SHARED_POOL])
+        system.wait_for_warm_pods(POOL.replicas + SHARED_POOL.replicas, timeout=120)
         yield fleet
 
 
@@ -92,6 +92,10 @@ def test_job_with_services_and_an_action_succeeds_and_leaves_nothing(fleet: Cont
 
 def test_background_steps_run_at_once_and_one_is_cancelled(fleet: ContainerFleet) -> None:
     container_jobs.background_steps_run_at_once_and_one_is_cancelled(fleet)
+
+
+def test_job_in_a_shared_workspace_sees_the_files_of_its_runner(fleet: ContainerFleet) -> None:
+    container_jobs.files_of_a_job_are_files_of_the_runner(fleet)
 
 
 def test_failed_step_ends_the_job_and_leaves_nothing(fleet: ContainerFleet) -> None:

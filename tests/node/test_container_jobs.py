@@ -19,7 +19,7 @@ from lab.node.store_images import POSTGRES, REDIS, postgres_image, redis_image
 from lab.system import NODE, Options, System
 from ostler.errors import UpstreamError
 from tests import container_jobs
-from tests.container_jobs import POOL, ContainerFleet
+from tests.container_jobs import POOL, SHARED_POOL, ContainerFleet
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
@@ -63,6 +63,8 @@ JOB_WITH_SERVICES: Mapping[str, Any] = {
         {"run": f"python3 -c '{CONNECTS}'"},
         {"run": 'test "$GREETING" = hello; test -f checked-out.txt; echo made > made.txt'},
         {"run": "echo COLOR=blue >> $GITHUB_ENV"},
+        # In a shared workspace, the names of the services are host names too.
+        {"run": "getent hosts postgres redis"},
         {"image": ACTION, "entrypoint": "/entry.sh", "args": ["made.txt", "shouted.txt"]},
         {"run": 'test "$COLOR" = blue; test "$(cat shouted.txt)" = MADE'},
     ],
@@ -199,6 +201,13 @@ def test_job_with_services_and_an_action_succeeds_and_leaves_nothing(containers:
 
 def test_background_steps_run_at_once_and_one_is_cancelled(containers: ContainerFleet) -> None:
     container_jobs.background_steps_run_at_once_and_one_is_cancelled(containers)
+
+
+def test_job_in_a_shared_workspace_sees_the_files_of_its_runner(containers: ContainerFleet) -> None:
+    containers.add_pool(SHARED_POOL)
+    containers.wait_until_whole(SHARED_POOL.name)
+
+    container_jobs.files_of_a_job_are_files_of_the_runner(containers)
 
 
 def test_failed_step_ends_the_job_and_leaves_nothing(containers: ContainerFleet) -> None:

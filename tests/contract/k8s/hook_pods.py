@@ -30,6 +30,8 @@ class HookPods:
     namespace: str
     node: str
     kubelet: subprocess.Popen[str]
+    folder: Path
+    """Folder of the kubelet's Pods."""
 
     def create(self, *containers: Json, init: tuple[Json, ...] = (), grace: int = 1) -> str:
         """Create a hook Pod and return its name."""
@@ -106,7 +108,14 @@ def hook_pods(access: ClusterAccess, folder: Path) -> Iterator[HookPods]:
         try:
             assert kubelet.stdout is not None
             assert json.loads(kubelet.stdout.readline())["ready"] is True
-            yield HookPods(access=access, client=client, namespace=namespace, node=node, kubelet=kubelet)
+            yield HookPods(
+                access=access,
+                client=client,
+                namespace=namespace,
+                node=node,
+                kubelet=kubelet,
+                folder=folder / "pods",
+            )
         finally:
             kubelet.send_signal(signal.SIGCONT)
             kubelet.terminate()
