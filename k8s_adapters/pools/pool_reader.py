@@ -177,6 +177,7 @@ def read_pool(item: Json) -> PoolSpec:
         allowed_repositories=tuple(str(repository) for repository in spec.get("allowedRepositories") or ()),
         routing_priority=int(spec.get("routingPriority", 0)),
         allow_forks=spec.get("allowForks") is True,
+        serves_unlabelled=spec.get("serveUnlabelled") is True,
         pod_template=None if refused else overlay,
         template_hash="",
         has_finalizer=DRAIN_FINALIZER in (metadata.get("finalizers") or ()),

@@ -180,8 +180,9 @@ class Control:
         Creates no job if one of the repositories does not exist.
 
         Each job has its own run, unless the request sets `in_one_run`: its `count` jobs then share one run. `event` is
-        the event that began the run. `fork` is the full name of the fork that its pull request came from. `script` is
-        shell text that the runner of a real container executes. `containers` is a container job.
+        the event that began the run. `group` is the runner group that its workflow names. `fork` is the full name of
+        the fork that its pull request came from. `script` is shell text that the runner of a real container executes.
+        `containers` is a container job.
         """
         body = await request.json()
         wanted = body if isinstance(body, list) else [body]
@@ -206,6 +207,7 @@ class Control:
                     run=run,
                     event=str(each.get("event", "push")),
                     fork=_fork_of(each),
+                    group=each.get("group"),
                 )
                 job.script = str(each.get("script", ""))
                 job.containers = each.get("containers")

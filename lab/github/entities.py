@@ -100,6 +100,8 @@ class Job:
     next_delivery: float = 0
     script: str = ""
     containers: dict[str, Any] | None = None
+    group: str | None = None
+    """Name of the runner group in `runs-on`, which no answer of the API shows."""
 
 
 @dataclass(kw_only=True)

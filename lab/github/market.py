@@ -54,6 +54,7 @@ class Need(NamedTuple):
     organization: str
     repository: str
     labels: frozenset[str]
+    group: str | None = None
 
 
 def need_of(job: Job) -> Need:
@@ -63,6 +64,7 @@ def need_of(job: Job) -> Need:
         organization=f"orgs/{repository.account.login}",
         repository=f"repos/{repository.full_name}",
         labels=frozenset(label.lower() for label in job.labels),
+        group=job.group,
     )
 
 

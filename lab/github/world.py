@@ -206,6 +206,7 @@ class World:
         run: Run | None = None,
         event: str = "push",
         fork: tuple[int, str] | None = None,
+        group: str | None = None,
     ) -> Job:
         """Create a job and publish it. Without a `run`, the job gets a new run.
 
@@ -226,6 +227,7 @@ class World:
             head_branch=head_branch,
             status=WAITING if waiting else QUEUED,
             created_at=now(),
+            group=group,
         )
         self.jobs[job.id] = job
         run.jobs.append(job)
@@ -352,7 +354,8 @@ class World:
         """Return whether runners of a group may get jobs with a need."""
         repository = self.repository(need.repository.removeprefix("repos/"))
         group = self.group(need.organization, group_id)
-        return repository is not None and group is not None and group.admits(repository)
+        named = group is not None and need.group in {None, group.name}
+        return repository is not None and group is not None and named and group.admits(repository)
 
     def jits(self) -> list[str]:
         """Return every JIT config that was ever issued."""

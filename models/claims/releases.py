@@ -35,6 +35,9 @@ from models.state.claims import Claim
 from rules.claims.job_outcomes import JobOutcome, NextStep
 from rules.claims.machines import ClaimState, EndReason, Purpose
 from rules.claims.pod_ends import describe
+from rules.claims.runner_brakes import ASIDE
+from rules.routing.holds import HoldReason
+from rules.routing.unlabelled import NOT_GIVEN, not_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +316,28 @@ def end_delivered(
         return None
     if claim.job_id is not None:
         apply_job_outcome(db, claim.job_id, job_outcome, now=now, who=who)
-        runner_failures.record(db, work.claim_id, reason=work.reason, now=now)
+        if work.reason == NOT_GIVEN:
+            hold_not_given(db, claim.job_id, now=now)
+        else:
+            runner_failures.record(db, work.claim_id, reason=work.reason, now=now)
     return insert_retire(db, claim.runner_pod_id, now=now, who=who, why=work.reason, due_after=retire_due)
+
+
+def hold_not_given(db: Connection, job_id: int, *, now: datetime) -> None:
+    """Hold a job without labels that GitHub gave to no runner of its pool. Another runner group in the pool ends it.
+
+    The runner worked, so this is no failure of the pool.
+    """
+    pool = db.execute(
+        text("""
+            SELECT l.name, coalesce(l.runner_group_name, l.runner_group_id::text) AS runner_group FROM jobs j
+            JOIN pools l ON l.id = j.pool_id WHERE j.id = :id
+        """),
+        {"id": job_id},
+    ).one_or_none()
+    if pool is not None:
+        detail = not_given(pool=pool.name, group=pool.runner_group)
+        job_holds.hold_job(db, job_id, reason=HoldReason.RUNNER_GROUP, detail=detail, not_before=now + ASIDE, now=now)
 
 
 def insert_retire(

@@ -50,6 +50,7 @@ _OF_GROUP = text(f"""
                  min(a.login) AS account
           FROM jobs j JOIN accounts a ON a.id = j.account_id
           WHERE j.hold_reason = '{HoldReason.RUNNER_GROUP}' AND j.pool_id = :pool_id AND j.state = 'queued'
+            AND cardinality(j.labels) > 0  -- only the workflow of a job without labels knows its group
           GROUP BY j.hold_detail) h
     ORDER BY h.jobs DESC, h.hold_detail LIMIT 1
 """)

@@ -83,6 +83,7 @@ _ROUTING = (
     "allowed_repositories",
     "allow_forks",
     "routing_priority",
+    "serves_unlabelled",
     "draining",
     "runner_group_id",
     "runner_group_name",

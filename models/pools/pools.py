@@ -22,7 +22,8 @@ def routes(db: Connection) -> list[PoolLabels]:
     rows = db.execute(
         text("""
             SELECT id, labels, routing_priority, allowed_accounts, allowed_repositories, allow_forks, name,
-                   pod_security, runner_group_id, runner_group_name, volume_reclaim, registers_in
+                   pod_security, runner_group_id, runner_group_name, volume_reclaim, registers_in,
+                   serves_unlabelled
             FROM pools WHERE deleted_at IS NULL AND NOT draining
         """)
     )
@@ -39,6 +40,7 @@ def routes(db: Connection) -> list[PoolLabels]:
             runner_group=row.runner_group_id if row.runner_group_name is None else row.runner_group_name,
             retains=row.volume_reclaim == Reclaim.RETAIN,
             registers_in=row.registers_in,
+            serves_unlabelled=row.serves_unlabelled,
         )
         for row in rows
     ]

@@ -96,6 +96,7 @@ class Pool(Base):
     allowed_accounts: Mapped[list[int]]
     allowed_repositories: Mapped[list[str]]
     routing_priority: Mapped[int]
+    serves_unlabelled: Mapped[bool] = mapped_column(server_default="false")
     template_hash: Mapped[str]
     template_at: Mapped[datetime | None] = mapped_column(comment="time at which `recorded_template` was written")
     recorded_template: Mapped[str | None] = mapped_column(

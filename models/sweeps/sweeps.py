@@ -101,7 +101,8 @@ def lacks_its_stamp(db: Connection, claim_id: int) -> bool:
 class DeliveredClaim(RunnerClaim):
     """A delivered claim whose runner might be unused. `runs` is True if neither the Pod nor its runner has ended.
 
-    `since` is the time since which the runner should have begun a job.
+    `unlabelled` is True if the job of the claim has no labels. `since` is the time since which the runner should have
+    begun a job.
     """
 
     job_id: int | None
@@ -110,6 +111,7 @@ class DeliveredClaim(RunnerClaim):
     runner_absent_at: datetime | None
     since: datetime
     runs: bool
+    unlabelled: bool
 
 
 def unused(
@@ -130,7 +132,8 @@ def unused(
         text(f"""
             SELECT c.id, c.job_id, c.pod_uid, {INSTALLATION_NOW} AS installation_id, {SCOPE_NOW} AS scope,
                    c.runner_name, c.spare_since, c.runner_absent_at, c.pool_id, j.repository, u.since,
-                   p.terminal_at IS NULL AND p.gone_at IS NULL AND p.runner_exit_code IS NULL AS runs
+                   p.terminal_at IS NULL AND p.gone_at IS NULL AND p.runner_exit_code IS NULL AS runs,
+                   coalesce(j.labels = '{{}}', false) AS unlabelled
             FROM claims c JOIN runner_pods p ON p.id = c.runner_pod_id LEFT JOIN jobs j ON j.id = c.job_id
             CROSS JOIN LATERAL (SELECT CASE WHEN coalesce(p.poller_ended_at, p.terminal_at) IS NULL
                                             THEN c.delivered_at + :polling

@@ -22,6 +22,7 @@ class HoldReason(StrEnum):
       answer. `rematch` sends `ask_run` again until there is an answer, and lifts the hold if the pool no longer depends
       on the origin.
     - `runner_group`: the pool's runner group does not exist at the job's owner, or does not admit the job's repository.
+      Or the job has no labels, and GitHub gave it to no runner of the pool, probably because of its group.
       A change of the pool or `rematch` lifts the hold. `rematch` waits until `not_before`.
     - `two_pools`: several pools serve the job equally well. A change of a pool or `rematch` lifts the hold.
     - `budget_zero`: the budget of the job's account is 0. A change of the budget or `rematch` lifts the hold.

@@ -2,7 +2,7 @@
 
 A pool serves a job under five conditions:
 
-- The pool's labels cover the job's labels, ignoring case.
+- The pool's labels cover the job's labels, ignoring case. See below about jobs without labels.
 - The pool's allow lists name the job's account and repository, or are empty.
 - If the pool's runners are persistent, they are registered in the job's organisation or repository. GitHub gives them
   no jobs of others.
@@ -17,8 +17,8 @@ with the fewest labels gets the job. Among pools with the same number of labels,
 `spec.routingPriority` gets the job. If pools are still equal, the job is held until a person decides. An arbitrary
 choice would change with the order of the rows.
 
-No pool serves a job without labels, because every pool would cover such a job. GitHub sends such a job if `runs-on`
-names only a runner group.
+A job without labels is served only by a pool that declares it, because every pool would cover such a job
+(`rules.routing.unlabelled`).
 """
 
 from __future__ import annotations
@@ -31,13 +31,10 @@ from functools import partial
 from rules.routing.forks import Origin, private_only
 from rules.routing.holds import HoldReason
 from rules.routing.scopes import Scope
+from rules.routing.unlabelled import ONLY_A_GROUP
 
 MOST_REFUSALS = 3
 """Maximum number of pools that the detail of a hold names. Hundreds of pools might refuse a job."""
-
-
-ONLY_A_GROUP = "the workflow names only a runner group, which no pool serves"
-"""Detail of the hold of a job without labels."""
 
 
 class Rule(StrEnum):
@@ -75,6 +72,8 @@ class PoolLabels:
     runner_group: int | str = 1
     retains: bool = False
     registers_in: str | None = None
+    serves_unlabelled: bool = False
+    """True if the pool serves jobs without labels."""
 
     @property
     def private_only(self) -> bool:
@@ -89,6 +88,10 @@ class PoolLabels:
         reach volumes that later runners get. For persistent runners, this is decided by GitHub: it chooses their jobs.
         """
         return self.allow_forks or not (public or (self.retains and self.registers_in is None))
+
+    def covers(self, wanted: frozenset[str]) -> bool:
+        """Return True if the pool's runners have these labels (lower case), or serve jobs without labels."""
+        return wanted <= self.labels if wanted else self.serves_unlabelled
 
     @property
     def has_group(self) -> bool:
@@ -135,7 +138,7 @@ def choose_pool(
     If the origin is unknown and the choice depends on the origin, the job is held.
     """
     wanted = frozenset(label.lower() for label in labels)
-    covering = [pool for pool in pools if wanted and wanted <= pool.labels]
+    covering = [pool for pool in pools if pool.covers(wanted)]
     decide = partial(_choose, covering, account_id=account_id, full_name=repository.lower(), public=public)
     here = decide(fork=origin is Origin.FORK)
     if origin is not Origin.UNKNOWN:

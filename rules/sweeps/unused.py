@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rules.routing.unlabelled import NOT_GIVEN
+
 GRACE_SECONDS = 60.0
 
 UPDATE_SECONDS = 600.0
@@ -59,6 +61,8 @@ class UnusedAction(StrEnum):
       names the runner binds the job later.
     - `release_never_started`: release the claim. The job is queued again unless GitHub reports otherwise, and the Pod
       is retired.
+    - `release_not_given`: release the claim, because GitHub gives a job without labels to no runner of the pool. The
+      job is held, and the Pod is retired.
     - `finish`: the claimed job and its runner are over. End the claim and finish the job.
     - `spare`: the claimed job does not need this claim any more. The claim becomes a spare.
     - `retire_spare`: release a spare. The Pod of the spare is retired.
@@ -69,6 +73,7 @@ class UnusedAction(StrEnum):
     EXECUTE = "execute"
     EXECUTE_UNBOUND = "execute_unidentified"
     RELEASE_NEVER_STARTED = "release_never_started"
+    RELEASE_NOT_GIVEN = "release_not_given"
     FINISH = "finish"
     SPARE = "spare"
     RETIRE_SPARE = "retire_spare"
@@ -83,6 +88,7 @@ class UnusedClaim:
       exited 0. If this exit is not known, the age counts from `delivered_at`. The age of a spare counts from
       `spare_since`.
     - `restarts`: the runner was online at some time, and its container still runs.
+    - `unlabelled`: the job has no labels, so only GitHub knows its runner group.
     """
 
     runner: RunnerNow
@@ -91,6 +97,7 @@ class UnusedClaim:
     is_spare: bool
     age_seconds: float
     restarts: bool = False
+    unlabelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +109,10 @@ class UnusedVerdict:
     counts: bool = True
 
 
+_IDLE = UnusedVerdict(UnusedAction.WAIT, "the runner is idle and its job is still queued")
 _ONLINE = {
     ClaimedJob.NOT_ASKED: UnusedVerdict(UnusedAction.ASK_JOB, "the runner is idle"),
-    ClaimedJob.QUEUED: UnusedVerdict(UnusedAction.WAIT, "the runner is idle and its job is still queued"),
+    ClaimedJob.QUEUED: _IDLE,
     ClaimedJob.IN_PROGRESS_ELSEWHERE: UnusedVerdict(UnusedAction.SPARE, "the job runs elsewhere"),
     ClaimedJob.TERMINAL: UnusedVerdict(UnusedAction.SPARE, "the job is over"),
 }
@@ -150,7 +158,13 @@ def judge_unused(claim: UnusedClaim, *, grace_seconds: float = GRACE_SECONDS) ->
         return UnusedVerdict(UnusedAction.WAIT, "the runner list is not known", counts=False)
     if claim.runner is RunnerNow.ABSENT and not claim.absent_before:
         return UnusedVerdict(UnusedAction.WAIT, "the runner is absent, and a second check must confirm this")
-    return _judge_spare(claim) if claim.is_spare else _judge_claimed(claim)
+    if claim.is_spare:
+        return _judge_spare(claim)
+    verdict = _judge_claimed(claim)
+    # GitHub gives a job to an idle runner in seconds. No runner of another group ever gets it, however long it waits.
+    if verdict is _IDLE and claim.unlabelled and claim.age_seconds >= 2 * grace_seconds:
+        return UnusedVerdict(UnusedAction.RELEASE_NOT_GIVEN, NOT_GIVEN)
+    return verdict
 
 
 def _judge_spare(claim: UnusedClaim) -> UnusedVerdict:

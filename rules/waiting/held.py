@@ -6,7 +6,7 @@ from rules.claims.mint_questions import cure_of_cause, cure_of_refusal
 from rules.claims.runner_brakes import ENDED_BEFORE_IT
 from rules.routing.access import cure_of
 from rules.routing.holds import HoldReason
-from rules.routing.labels import ONLY_A_GROUP
+from rules.routing.unlabelled import NOT_GIVEN, ONLY_A_GROUP
 from rules.waiting.facts import HeldAccount, JobFacts
 from rules.waiting.pods import RUNNERS_CURE
 from rules.waiting.steps import Explanation, WaitsFor
@@ -19,12 +19,7 @@ def explain_hold(job: JobFacts, reason: HoldReason) -> Explanation:
     labels = ", ".join(job.labels)
     match reason:
         case HoldReason.NO_POOL if not job.labels:
-            return Explanation(
-                WaitsFor.POOL,
-                f"No pool serves the job: {ONLY_A_GROUP}.",
-                "Ostler chooses the pool by labels: add the labels of a pool to `runs-on` of the workflow, beside its "
-                "group. Then cancel this run and start the workflow again.",
-            )
+            return _UNLABELLED
         case HoldReason.NO_POOL:
             return Explanation(
                 WaitsFor.POOL,
@@ -58,15 +53,7 @@ def explain_hold(job: JobFacts, reason: HoldReason) -> Explanation:
                 ),
             )
         case HoldReason.RUNNER_GROUP:
-            return Explanation(
-                WaitsFor.POOL,
-                f"The runner group of the pool does not fit the job: {detail}. The group is checked again at {until}.",
-                (
-                    "In the organisation: Settings, Actions, Runner groups: create the group, or correct which "
-                    "repositories it admits, as the reason says. Or correct runnerGroup of the RunnerPool. The job "
-                    "then continues within a minute."
-                ),
-            )
+            return _of_group(detail, until)
         case HoldReason.TWO_POOLS:
             return Explanation(
                 WaitsFor.ROUTING,
@@ -106,6 +93,34 @@ def explain_hold(job: JobFacts, reason: HoldReason) -> Explanation:
                 f"The result of the job is unknown ({detail}), and Ostler asks GitHub for the result.",
                 "No action is needed, unless GitHub cannot be reached or the App was removed from the account.",
             )
+
+
+_UNLABELLED = Explanation(
+    WaitsFor.POOL,
+    f"No pool serves the job: {ONLY_A_GROUP}.",
+    "Set serveUnlabelled to true in one RunnerPool whose runnerGroup is the group that the workflow names. The job "
+    "then continues within a minute. Or add the labels of a pool to `runs-on`, beside the group, cancel this run and "
+    "start the workflow again.",
+)
+
+
+def _of_group(detail: str, until: str) -> Explanation:
+    """Return the explanation of a job that the runner group of its pool does not fit."""
+    if detail.startswith(NOT_GIVEN):
+        return Explanation(
+            WaitsFor.POOL,
+            f"The runner group of the pool probably does not fit the job: {detail}. Ostler tries the job again at "
+            f"{until}.",
+            "Compare the group in `runs-on` of the workflow with runnerGroup of the RunnerPool, and write the same "
+            "group into both. A change of the pool continues the job within a minute. Or add the labels of a pool to "
+            "`runs-on`.",
+        )
+    return Explanation(
+        WaitsFor.POOL,
+        f"The runner group of the pool does not fit the job: {detail}. The group is checked again at {until}.",
+        "In the organisation: Settings, Actions, Runner groups: create the group, or correct which repositories it "
+        "admits, as the reason says. Or correct runnerGroup of the RunnerPool. The job then continues within a minute.",
+    )
 
 
 def held_by(account: HeldAccount | None) -> str:

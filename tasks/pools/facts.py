@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from k8s_adapters.names import CONTAINERS_DIND
 from k8s_adapters.runners.pod_hash import pod_hash
+from models.pools import unlabelled
 from rules.pools.pod_security import PodSecurity, refusal
 from rules.pools.pool_spec import PoolSpec
 from rules.pools.pool_status import CONTAINERS_DISABLED, builder_disabled
+from rules.routing.unlabelled import problem_beside
 from tasks.worker.runtime import Runtime
 
 
@@ -44,6 +46,7 @@ def problem_of(rt: Runtime, pool: PoolSpec) -> str | None:
     """Return why a pool cannot be used, or None.
 
     A valid spec cannot be used if it needs a setting that is missing, or if it asks for more than the cluster allows.
+    It cannot be used either if another pool already serves the jobs without labels of an account of the pool.
     """
     refused = refusal(
         pool.pod_security,
@@ -57,4 +60,7 @@ def problem_of(rt: Runtime, pool: PoolSpec) -> str | None:
         return CONTAINERS_DISABLED
     if pool.problem is None and pool.builder is not None and builder_image_of(rt, pool) is None:
         return builder_disabled(pool.builder.mode)
+    if pool.problem is None and pool.serves_unlabelled:
+        other = rt.transaction(unlabelled.pool_before, pool)
+        return None if other is None else problem_beside(other)
     return pool.problem

@@ -124,6 +124,7 @@ def judge(tick: Tick, claim: sweeps.DeliveredClaim, seen: RunnerList, *, job: Cl
             is_spare=claim.job_id is None,
             age_seconds=seen.age_of(claim.spare_since or claim.since),
             restarts=claim.runs and runner is not None and runner.has_connected,
+            unlabelled=claim.unlabelled,
         ),
         grace_seconds=settings.timings.spare_after if is_spare else settings.timings.unused_after,
     )

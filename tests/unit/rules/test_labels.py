@@ -92,7 +92,7 @@ def test_jobs_that_github_starts_itself_are_served_by_a_pool_with_their_label(la
 def test_hold_of_a_job_without_labels_names_the_runner_group() -> None:
     assert (
         detail_of(choose([pool(1, "linux")]), labels=(), account_id=ACME, repository="Acme/App")
-        == "the workflow names only a runner group, which no pool serves"
+        == "the workflow names only a runner group, and no pool declares that it serves such jobs"
     )
 
 
@@ -100,6 +100,14 @@ def test_a_job_without_labels_matches_no_pool() -> None:
     pools = [pool(1, "linux"), pool(2, "linux", priority=9)]
     assert choose(pools).hold_reason is HoldReason.NO_POOL
     assert choose(pools, public=True, origin=Origin.UNKNOWN).hold_reason is HoldReason.NO_POOL
+
+
+def test_a_job_without_labels_goes_to_the_pool_that_declares_it_whatever_its_labels() -> None:
+    declared = replace(pool(3, "linux", "gpu", "big"), serves_unlabelled=True)
+    assert choose([pool(1, "linux"), declared]).pool_id == 3
+    assert choose([pool(1, "linux"), declared], "linux").pool_id == 1
+    refusing = replace(declared, allowed_accounts=frozenset({OTHER}))
+    assert choose([pool(1, "linux"), refusing]).hold_reason is HoldReason.NOT_ALLOWED
 
 
 def test_a_pool_of_other_accounts_does_not_serve_and_does_not_tie() -> None:

@@ -169,3 +169,22 @@ def test_github_is_asked_at_most_once_for_a_claim_with_a_job_and_never_for_a_spa
     if judge_unused(claim).action is UnusedAction.ASK_JOB:
         assert claim.job is ClaimedJob.NOT_ASKED
         assert not claim.is_spare
+
+
+@pytest.mark.parametrize(
+    ("runner", "job", "age", "unlabelled", "action"),
+    [
+        (RunnerNow.ONLINE_IDLE, ClaimedJob.QUEUED, 120.0, True, UnusedAction.RELEASE_NOT_GIVEN),
+        (RunnerNow.ONLINE_IDLE, ClaimedJob.QUEUED, 119.0, True, UnusedAction.WAIT),
+        (RunnerNow.ONLINE_IDLE, ClaimedJob.QUEUED, 9999.0, False, UnusedAction.WAIT),
+        (RunnerNow.ONLINE_IDLE, ClaimedJob.UNKNOWN, 9999.0, True, UnusedAction.WAIT),
+        (RunnerNow.BUSY, ClaimedJob.QUEUED, 9999.0, True, UnusedAction.EXECUTE_UNBOUND),
+    ],
+)
+def test_only_an_idle_runner_stops_waiting_for_a_queued_job_without_labels(
+    runner: RunnerNow, job: ClaimedJob, age: float, unlabelled: bool, action: UnusedAction
+) -> None:
+    claim = UnusedClaim(
+        runner=runner, absent_before=False, job=job, is_spare=False, age_seconds=age, unlabelled=unlabelled
+    )
+    assert judge_unused(claim).action is action

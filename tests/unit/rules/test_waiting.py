@@ -27,6 +27,7 @@ from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.pools.starts import Trouble
 from rules.routing.holds import HoldReason
 from rules.routing.labels import PoolLabels
+from rules.routing.unlabelled import not_given
 from rules.waiting.closest import closest_pool
 from rules.waiting.facts import ClaimFacts, JobFacts, LostPod, RegisteredRunners, SupplyFacts, TopAccount
 from rules.waiting.jobs import explain
@@ -380,9 +381,18 @@ def test_a_trouble_without_a_detail_or_a_time_is_told_without() -> None:
 
 def test_a_job_without_labels_is_told_that_it_names_only_a_group() -> None:
     found = explain(replace(JOB, hold_reason=HoldReason.NO_POOL, labels=()))
-    assert found.summary == "No pool serves the job: the workflow names only a runner group, which no pool serves."
+    assert found.summary.startswith("No pool serves the job: the workflow names only a runner group, and no pool ")
+    assert "Set serveUnlabelled to true in one RunnerPool" in (found.cure or "")
     assert "add the labels of a pool to `runs-on`" in (found.cure or "")
     assert closest_pool([("small", pool())], labels=(), account_id=7, repository="a/b") is None
+
+
+def test_a_job_that_no_runner_gets_is_told_that_its_group_is_the_likely_cause() -> None:
+    detail = not_given(pool="large", group="builders")
+    found = explain(replace(JOB, hold_reason=HoldReason.RUNNER_GROUP, hold_detail=detail, labels=()))
+    assert "the workflow probably names another group" in found.summary
+    assert "with runnerGroup of the RunnerPool" in (found.cure or "")
+    assert "the default runner group" in not_given(pool="large", group="1")
 
 
 def test_the_closest_pool_lacks_fewest_labels_and_the_first_name_wins() -> None:
