@@ -186,7 +186,7 @@ def mark_problem(db: Connection, pool: PoolSpec, *, problem: str, now: datetime)
     """
     row = _row(db, pool.uid)
     if row is None:
-        _insert(db, pool, _values(replace(pool, labels=(), replicas=0)), now=now)
+        _insert(db, pool, _values(replace(pool, labels=(), serves_unlabelled=False, replicas=0)), now=now)
     elif (row.problem, row.generation) == (problem, pool.generation):
         return
     marked = db.execute(
