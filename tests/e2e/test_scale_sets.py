@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from k8s_adapters.client import KubeClient
+from k8s_adapters.calls.client import KubeClient
 from lab.bootstrap import LabPool
 from lab.control_plane import ClusterAccess
 from lab.system import Options, System
