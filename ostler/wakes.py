@@ -52,12 +52,21 @@ def reconcile_key(pool_id: int) -> str:
     return f"ostler:reconcile:{pool_id}"
 
 
+def ended_key(pool_id: int) -> str:
+    """Return the Redis key that exists while a reconcile of this pool's ended Pods waits (`Waker.reconcile`)."""
+    return f"ostler:reconcile:{pool_id}:ended"
+
+
 def tick_key(pool_id: int) -> str:
     """Return the Redis key that exists while a shared reconcile of this pool waits.
 
     `Waker.reconcile` describes shared reconciles.
     """
     return f"ostler:tick:{pool_id}"
+
+
+def _waiting_key(pool_id: int, *, shared: bool = False, ended: bool = False) -> str:
+    return tick_key(pool_id) if shared else ended_key(pool_id) if ended else reconcile_key(pool_id)
 
 
 def rest_key(pool_id: int) -> str:
@@ -141,13 +150,13 @@ class Waker:
         """
         self._redis_under_lock.delete(wake_key(pool_id))
 
-    def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, pool_id: int, *, shared: bool = False, ended: bool = False) -> None:
         """Delete the key that says that a reconcile of this pool waits.
 
-        The task calls this method before it lists the Pods of the pool. `shared` is true for a shared reconcile, which
-        has a key of its own (`reconcile`).
+        The task calls this method before it lists the Pods of the pool. `shared` is true for a shared reconcile, and
+        `ended` for a reconcile of the ended Pods. Both have keys of their own (`reconcile`).
         """
-        self._redis.delete(tick_key(pool_id) if shared else reconcile_key(pool_id))
+        self._redis.delete(_waiting_key(pool_id, shared=shared, ended=ended))
 
     def record_pod_count(self, pool_id: int, *, pods: int) -> None:
         """Record the number of Pods of a pool. This number determines the time between the next reconciles of the pool.
@@ -203,8 +212,11 @@ class Waker:
                     self._redis.delete(key)
             raise
 
-    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False, ended: bool = False) -> None:
         """Send a reconcile of this pool, unless one is waiting. The reconcile runs after at least `after` seconds.
+
+        If `ended` is true, only Pods of the pool have ended, and the reconcile lists no other Pods. It does not replace
+        a reconcile that lists all Pods, and has a key of its own.
 
         The reconcile of a large pool also waits for the time that `may_reconcile` requires. If `shared` is true, the
         reconcile is shared: it may use a list of all pools' Pods that was made for several reconciles. This list might
@@ -215,9 +227,10 @@ class Waker:
             if self._redis.set(tick_key(pool_id), "1", nx=True, px=RECONCILE_MS):
                 self.send(RECONCILE, after=after, pool_id=pool_id, shared=True)
             return
-        if self._redis.set(reconcile_key(pool_id), "1", nx=True, px=RECONCILE_MS):
+        if self._redis.set(_waiting_key(pool_id, ended=ended), "1", nx=True, px=RECONCILE_MS):
             rest = self._redis.pttl(rest_key(pool_id)) / 1000
-            self.send(RECONCILE, after=max(after, rest), pool_id=pool_id)
+            which = {"ended": True} if ended else {}
+            self.send(RECONCILE, after=max(after, rest), pool_id=pool_id, **which)
 
     def autoscale(self) -> None:
         """Send a run of the autoscaler, unless two were sent within the last second.

@@ -44,9 +44,9 @@ class Outbox:
         self._note("wake", {"pool_id": pool_id})
         return True
 
-    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False, ended: bool = False) -> None:
         """Record a reconcile."""
-        how = {"after": after, "shared": shared}
+        how = {"after": after, "shared": shared, "ended": ended}
         self._note(RECONCILE, {"pool_id": pool_id} | {name: value for name, value in how.items() if value})
 
     def autoscale(self) -> None:
@@ -65,7 +65,7 @@ class Outbox:
     def clear_wake(self, pool_id: int) -> None:
         """Do nothing: there is no key to delete."""
 
-    def clear_reconcile(self, pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, pool_id: int, *, shared: bool = False, ended: bool = False) -> None:
         """Do nothing: there is no key to delete."""
 
     @contextmanager
@@ -103,7 +103,7 @@ class PublisherOutbox(Publisher):
         self.wakes += pool_ids
 
     def reconcile(self, pool_id: int) -> None:
-        self.sent.append((RECONCILE, {"pool_id": pool_id}))
+        self.sent.append((RECONCILE, {"pool_id": pool_id, "ended": True}))
 
     def send(self, name: TaskName, **kwargs: Any) -> None:
         queue_of(name)

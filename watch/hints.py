@@ -25,7 +25,7 @@ GATHER = 0.1
 """Minimum seconds between two messages."""
 
 RECONCILE_EVERY = 1.0
-"""Minimum seconds between two wakes of the reconciler of one pool. Each reconcile lists all Pods of the pool."""
+"""Minimum seconds between two wakes of the reconciler of one pool. Each wake lists the Pods that have ended."""
 
 EVERYTHING_EVERY = 10.0
 """Minimum seconds between two requests to the sweeps to check everything."""
@@ -63,13 +63,15 @@ class Ending(TypedDict):
 class Batch:
     """Hints that are sent together.
 
-    `pools` are the pools in which a Pod ended. Three lists contain UIDs of Pods: `gone` (the Pod might be gone),
+    `pools` are the pools in which a Pod ended. `ended` are those pools of them in which every such Pod is in a terminal
+    phase. Three lists contain UIDs of Pods: `gone` (the Pod might be gone),
     `executing` (its runner began a job) and `unstamped` (its poller ended, and the Pod has no stamp). `endings`
     contains, by UID, how Pods in `gone` ended. A Pod is missing from `endings` if the watch did not observe its end.
     `changed` are pools whose RunnerPool changed. `everything` is true if the sweeps must check everything.
     """
 
     pools: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     endings: dict[str, Ending] = field(default_factory=dict)
     executing: list[str] = field(default_factory=list)
@@ -96,18 +98,21 @@ class Hints:
         self._gone: dict[str, Ending | None] = {}
         self._executing: dict[str, float] = {}
         self._unstamped: dict[str, None] = {}
-        self._pools: dict[str, None] = {}
+        self._pools: dict[str, bool] = {}
         self._kept: dict[str, float] = {}
         self._changed_pools: dict[str, None] = {}
         self._everything = False
         self._everything_at = -EVERYTHING_EVERY
         self._closed = False
 
-    def note(self, hint: Hint, *, uid: str, pool: str, ending: Ending | None = None) -> None:
+    def note(
+        self, hint: Hint, *, uid: str, pool: str, ending: Ending | None = None, in_terminal_phase: bool = False
+    ) -> None:
         """Add one hint about a Pod.
 
         `uid` is the UID of the Pod and `pool` the name of its pool. If the Pod is gone, `ending` says how the Pod
-        ended. `ending` is None if the watch did not observe the end.
+        ended. `ending` is None if the watch did not observe the end. `in_terminal_phase` is false if a list of the Pods
+        in a terminal phase would not show the Pod.
         """
         telemetry.WATCH_HINTS.labels(hint).inc()
         with self._changed:
@@ -116,7 +121,7 @@ class Hints:
                     self._gone[uid] = ending or self._gone.get(uid)
                     self._executing.pop(uid, None)
                 case Hint.SPENT:
-                    self._pools[pool] = None
+                    self._pools[pool] = in_terminal_phase and self._pools.get(pool, True)
                     self._executing.pop(uid, None)
                 case Hint.EXECUTING:
                     self._executing[uid] = self._clock() + self._executing_after
@@ -174,7 +179,7 @@ class Hints:
         with self._changed:
             self._gone.update({uid: batch.endings.get(uid) for uid in batch.gone})
             self._unstamped.update(dict.fromkeys(batch.unstamped))
-            self._pools.update(dict.fromkeys(batch.pools))
+            self._pools.update({pool: pool in batch.ended and self._pools.get(pool, True) for pool in batch.pools})
             self._changed_pools.update(dict.fromkeys(batch.changed))
             for pool in batch.pools:
                 self._kept.pop(pool, None)
@@ -191,6 +196,7 @@ class Hints:
             unstamped=list(self._unstamped)[:BATCH],
             changed=list(self._changed_pools),
         )
+        batch.ended = [pool for pool in batch.pools if self._pools[pool]]
         self._changed_pools.clear()
         for uid in batch.gone:
             if (ending := self._gone.pop(uid)) is not None:
@@ -229,6 +235,7 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
             PODS_CHANGED,
             namespace=namespace,
             pools=batch.pools,
+            ended=batch.ended,
             gone=batch.gone,
             executing=batch.executing,
             unstamped=batch.unstamped,

@@ -87,12 +87,13 @@ class Pods:
         if item.terminating or deleted or item.is_over:
             self._endings[item.uid] = _ending(item, before=self._endings.get(item.uid))
         sight = Sight(item.pool or "", terminal=ended, ready=item.runner_ready, unstamped=unstamped)
-        self._note(item.uid, None if deleted else sight)
+        self._note(item.uid, None if deleted else sight, in_terminal_phase=item.phase in {"Succeeded", "Failed"})
 
-    def _note(self, uid: str, after: Sight | None) -> None:
+    def _note(self, uid: str, after: Sight | None, *, in_terminal_phase: bool = False) -> None:
         ending = self._endings.pop(uid, None) if after is None else None
         for hint in hints_of(self._sights.get(uid), after):
-            self._hints.note(hint, uid=uid, pool=after.pool if after is not None else "", ending=ending)
+            pool = after.pool if after is not None else ""
+            self._hints.note(hint, uid=uid, pool=pool, ending=ending, in_terminal_phase=in_terminal_phase)
         if after is None:
             self._sights.pop(uid, None)
         else:

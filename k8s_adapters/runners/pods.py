@@ -26,6 +26,7 @@ _NO_NODE = frozenset({"Unschedulable", "SchedulerError"})
 _MESSAGE = 300
 """Maximum length of a message that is kept."""
 _PAGE = 500
+_ENDED = "status.phase!=Pending,status.phase!=Running"
 _BOUND_TO_POD_OR_NODE = frozenset(
     {
         "emptyDir",
@@ -76,6 +77,18 @@ def list_pods(
     return list_pods_at(client, namespace=namespace, pool=pool, policy=policy)[0]
 
 
+def list_ended_pods(
+    client: KubeClient, *, namespace: str, pool: str, policy: RetryPolicy | None = None
+) -> list[PodView]:
+    """Return the runner Pods of a pool whose phase is neither `Pending` nor `Running`.
+
+    The API server selects these Pods, so their number determines the length of the answer, and not the size of the
+    pool. A Pod that is not in the list might exist, and might be over. Raises `Retryable` as `list_pods` does.
+    """
+    pages = _pages(client, namespace=namespace, pool=pool, fields=_ENDED, policy=policy)
+    return [read_pod(item) for page in pages for item in page["items"] or ()]
+
+
 def list_pods_at(
     client: KubeClient, *, namespace: str, pool: str | None = None, policy: RetryPolicy | None = None
 ) -> tuple[list[PodView], str]:
@@ -101,9 +114,13 @@ def pod_pages(client: KubeClient, *, namespace: str, policy: RetryPolicy | None 
         yield [read_pod(item) for item in page["items"] or ()]
 
 
-def _pages(client: KubeClient, *, namespace: str, pool: str | None, policy: RetryPolicy | None) -> Iterator[Json]:
+def _pages(
+    client: KubeClient, *, namespace: str, pool: str | None, fields: str = "", policy: RetryPolicy | None
+) -> Iterator[Json]:
     selector = POOL_LABEL if pool is None else f"{POOL_LABEL}={pool}"
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": selector}
+    if fields:
+        query["fieldSelector"] = fields
     while True:
         page = client.request("GET", object_path("pods", namespace=namespace), query=query, policy=policy)
         if "items" not in page:  # null means an empty list; a missing key means no list

@@ -201,6 +201,36 @@ def pod_rows(db: Connection, *, pool_id: int, now: datetime) -> list[PodRow]:
     return [PodRow(*row) for row in rows]
 
 
+def ended_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
+    """Return the rows of the listed Pods of a pool that are recorded as terminal, oldest first.
+
+    Rows of Pods that are known to be gone are left out. `listed` contains the UIDs of Pods that have ended.
+    """
+    rows = db.execute(
+        text(f"{_ROWS} AND p.terminal_at IS NOT NULL AND p.uid = ANY(:listed) ORDER BY p.id"),
+        {"pool_id": pool_id, "now": now, "listed": list(listed)},
+    )
+    return [PodRow(*row) for row in rows]
+
+
+def has_unlisted_end(db: Connection, *, pool_id: int, listed: Sequence[str]) -> bool:
+    """Return True if a row without a live claim is recorded as terminal, and `listed` does not have the UID of its Pod.
+
+    Such a Pod is over but not terminal, or is gone. Only a list of all Pods shows which.
+    """
+    found = db.execute(
+        text("""
+            SELECT EXISTS (
+                SELECT FROM runner_pods p
+                WHERE p.pool_id = :pool_id AND p.gone_at IS NULL AND p.terminal_at IS NOT NULL
+                  AND p.uid <> ALL(:listed)
+                  AND NOT EXISTS (SELECT FROM claims c WHERE c.pod_uid = p.uid AND c.ended_at IS NULL))
+        """),
+        {"pool_id": pool_id, "listed": list(listed)},
+    )
+    return bool(found.scalar_one())
+
+
 def over_rows(db: Connection, *, pool_id: int, listed: Sequence[str], now: datetime) -> list[PodRow]:
     """Return the rows of a pool's Pods that are recorded as terminal or are missing from `listed`, oldest first.
 

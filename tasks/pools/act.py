@@ -133,7 +133,7 @@ def finish_jobs(rt: Runtime, planned: Planned, *, complete: bool) -> None:
     rows = list(observed.over_with_job)
     random.shuffle(rows)  # so that a run without enough time does not always skip the same Pods (L14)
     complete &= finish_pods(rt, observed, rows)
-    if complete:
+    if complete and not listed.ended:
         rt.transaction(pool_mirror.record_listed, pool_id=pool_id, at=listed.began, now=NOW)
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import structlog
 
 from k8s_adapters.names import POOL_LABEL
-from k8s_adapters.runners.pods import list_pods
+from k8s_adapters.runners.pods import list_ended_pods, list_pods
 from models.pools import pod_rows
 from models.pools.pod_lists import AHEAD
 from models.pools.pod_rows import PodRow
@@ -40,7 +40,10 @@ class Observed:
     by_uid: Mapping[str, PodView]
     """The listed Pods by UID."""
     over: Sequence[PodRow]
-    """Rows of Pods that are over or missing and have no live claim of a runner. GitHub need not be asked about them."""
+    """Rows of Pods that are over or missing and have no live claim of a runner. GitHub need not be asked about them.
+
+    A list of ended Pods shows no missing Pods.
+    """
     over_with_job: Sequence[PodRow]
     """Rows of Pods that are over or missing although a claim of their runner is live. GitHub is asked about them."""
     at: datetime
@@ -56,6 +59,22 @@ def list_pool(rt: Runtime, pool: PoolRef) -> Listed:
     pods = list_pods(rt.kube, namespace=pool.namespace, pool=pool.name, policy=calls(SWEEP))
     begin_page()
     return Listed(pods, began)
+
+
+def list_ended(rt: Runtime, pool: PoolRef) -> Listed | None:
+    """List only the Pods of a pool that have ended. Return None if the pool needs a list of all its Pods.
+
+    Such a pool drains, or its runners have volumes. A pool also needs all Pods if the row of a Pod without a claim says
+    that the Pod has ended, and the list does not show the Pod. The rows are read after the list (law L8).
+    """
+    if pool.leaving or pool.has_volumes:
+        return None
+    began = utcnow()
+    pods = list_ended_pods(rt.kube, namespace=pool.namespace, pool=pool.name, policy=calls(SWEEP))
+    uids = [pod.uid for pod in pods]
+    if rt.transaction(pod_rows.has_unlisted_end, pool_id=pool.id, listed=uids):
+        return None
+    return Listed(pods, began, ended=True)
 
 
 def observe(rt: Runtime, pool: PoolRef, listed: Listed) -> Observed:
@@ -75,7 +94,8 @@ def observe(rt: Runtime, pool: PoolRef, listed: Listed) -> Observed:
     wake_after_pods(rt, newly_over)
     if gated := [pod.uid for pod in listed.pods if pod.gates]:
         rt.transaction(record_gated, gated, now=now)
-    rows = rt.transaction(pod_rows.over_rows, pool_id=pool.id, listed=list(by_uid), now=now)
+    read = pod_rows.ended_rows if listed.ended else pod_rows.over_rows
+    rows = rt.transaction(read, pool_id=pool.id, listed=list(by_uid), now=now)
     rows = [row for row in rows if not is_younger(row, by_uid, than=listed, now=now)]
     return Observed(
         pool=pool,

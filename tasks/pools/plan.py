@@ -75,10 +75,14 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
 
     The nodes are read before the lock is taken, because a lock must not be held during a call to Kubernetes (law L15).
     The names of new Pods are also drawn before the lock is taken.
+
+    After a list of ended Pods, the plan only creates Pods. It does not see the other Pods of the pool, so it counts all
+    of them as replicas that no row shows as over or on a gone node.
     """
     by_uid = observed.by_uid
     drawn = [(secrets.token_hex(4), secrets.token_hex(8)) for _ in range(MAX_CREATIONS)]
-    nodes = observe_nodes(rt, {pod.node for pod in by_uid.values() if pod.node is not None})
+    live = () if observed.listed.ended else by_uid.values()  # the node of a Pod that has ended changes no plan
+    nodes = observe_nodes(rt, {pod.node for pod in live if pod.node is not None})
     listed_volumes = observe_volumes(rt, observed.pool)
 
     def body(db: Connection) -> Planned:
@@ -90,6 +94,8 @@ def plan(rt: Runtime, observed: Observed) -> Planned:
         volumes = make_volume_plan(db, pool, listed_volumes, listed=observed.listed)
         most = 0 if volumes is None else MAX_CREATIONS
         given, made = make_plan(db, pool, rows, by_uid, nodes=nodes, most=most, now=now)
+        if observed.listed.ended:
+            made = replace(made, give_up=(), retire=(), failed_starts=(), starts=pool_plans.starts_of(pool))
         names = names_of(given.pool, volumes, drawn)
         committed = pool_plans.commit_plan(
             db, pool, made, names=names, due_after=rt.timings.due_after, now=now, who=rt.who

@@ -60,13 +60,15 @@ class Listed:
     """The listed Pods of one pool, and when that list began.
 
     `shared`: True if the list was made for all pools of a namespace. `dealt`: True if a reconcile has already handled
-    this list or a newer list.
+    this list or a newer list. `ended`: True if the list has only Pods that have ended. A Pod that is missing from such
+    a list might run.
     """
 
     pods: Sequence[PodView]
     began: datetime
     shared: bool = False
     dealt: bool = False
+    ended: bool = False
 
     @property
     def own_pods(self) -> list[PodView]:

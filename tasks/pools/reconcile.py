@@ -22,7 +22,7 @@ from tasks.pools.act import act, finish_jobs, finish_pods
 from tasks.pools.annotate import annotate_pods
 from tasks.pools.detach import detach_busy_pods
 from tasks.pools.finalizers import remove_finalizer_if_empty
-from tasks.pools.observe import list_pool, observe
+from tasks.pools.observe import list_ended, list_pool, observe
 from tasks.pools.plan import Planned, plan
 from tasks.pools.pod_lists import Listed
 from tasks.pools.report import record, report
@@ -45,49 +45,55 @@ If the Pod ends later, the next regular reconcile finds that the Pod has ended.
 
 
 @task(RECONCILE, policy=SWEEP)
-def reconcile(*, pool_id: int | None = None, pool: str | None = None, shared: bool = False) -> None:
+def reconcile(
+    *, pool_id: int | None = None, pool: str | None = None, shared: bool = False, ended: bool = False
+) -> None:
     """Reconcile the pool with the given id. If `pool_id` is None, reconcile every pool with the name `pool`.
 
     The name is looked up in both namespaces of runners, and might also belong to deleted pools that still have Pods.
     `shared`: True if the reconcile may use the last shared list of Pods. Only the task `ostler.pools` sets `shared`. A
     message that reports a change does not set it, because the change is newer than that list.
+    `ended`: True if the message reports only Pods that have ended. The reconcile then lists only such Pods, finishes
+    them and replaces them. The next reconcile of `ostler.pools` does all other work.
     """
     rt = runtime()
     for each in pools_meant(rt, pool_id=pool_id, pool=pool):
-        reconcile_if_due(rt, each, shared=shared is True)
+        reconcile_if_due(rt, each, shared=shared is True, ended=ended is True and shared is not True)
 
 
-def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool) -> None:
+def reconcile_if_due(rt: Runtime, pool_id: int, *, shared: bool, ended: bool = False) -> None:
     """Reconcile a pool now, or request the reconcile again if the pool was reconciled too recently.
 
     `shared`: True if the last shared list may be used. If that list is no evidence (`tasks.pools.pod_lists`), or if
     `shared` is False, the pool's Pods are listed now. If another reconcile has already handled that list, or if the
-    pool has no row, the pool is not reconciled.
+    pool has no row, the pool is not reconciled. `ended`: True if a list of the ended Pods is enough (`list_ended`).
     """
-    rt.waker.clear_reconcile(pool_id, shared=shared)
+    rt.waker.clear_reconcile(pool_id, shared=shared, ended=ended)
     listed = pod_lists.find(rt, pool_id) if shared else None
     if listed is None and not rt.waker.may_reconcile(pool_id):
-        rt.waker.reconcile(pool_id)
+        rt.waker.reconcile(pool_id, ended=ended)
         return
     pool = rt.transaction(pool_mirror.pool_ref, pool_id)
     if pool is None:
         return
-    move_jobs_away(rt, pool_id)
-    if listed is None:
-        listed = list_pool(rt, pool)
+    if not ended:
+        move_jobs_away(rt, pool_id)
+    listed = listed or (list_ended(rt, pool) if ended else None) or list_pool(rt, pool)
     if listed.dealt:
         return
-    rt.waker.record_pod_count(pool_id, pods=len(listed.pods))
     with recorded() as writes:
         planned = reconcile_pool(rt, pool, listed, writes=writes)
         try:
             if needs_recheck(rt, planned):
                 rt.waker.reconcile(pool_id, after=RECHECK_SECONDS)
-            if not listed.shared and has_no_volumes_to_delete(planned):  # the list began after the deletion request
+            # The list has all Pods, and it began after the deletion request.
+            if not (listed.shared or listed.ended) and has_no_volumes_to_delete(planned):
                 remove_finalizer_if_empty(rt, pool_id, listed)
         finally:
             record(rt, planned, writes)
-    annotate_pods(rt, planned)  # a refused annotation is no problem of the pool
+    if not listed.ended:
+        rt.waker.record_pod_count(pool_id, pods=len(listed.pods))
+        annotate_pods(rt, planned)  # a refused annotation is no problem of the pool
 
 
 def reconcile_pool(rt: Runtime, pool: pool_mirror.PoolRef, listed: Listed, *, writes: Writes) -> Planned:

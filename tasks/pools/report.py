@@ -47,9 +47,12 @@ log = structlog.get_logger(__name__)
 def report(rt: Runtime, planned: Planned, *, writes: Writes) -> None:
     """Update the brake of a pool, then write the pool's status to its object.
 
-    `writes`: the writes to the API server that this reconcile has made before.
+    `writes`: the writes to the API server that this reconcile has made before. After a list of ended Pods, the status
+    is not written, because its numbers and conditions depend on all Pods.
     """
     brake = update_brake(rt, planned.pool_row, now=utcnow())
+    if planned.observed.listed.ended:
+        return
     version = outdated(rt, planned.observed.pool.id)
     failing = record(rt, planned, writes)
     write_status(rt, planned, brake=brake, version=version, failing=failing, now=utcnow())

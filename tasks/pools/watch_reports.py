@@ -43,6 +43,7 @@ def pods_changed(
     *,
     namespace: str,
     pools: Sequence[str] = (),
+    ended: Sequence[str] = (),
     gone: Sequence[str] = (),
     executing: Sequence[str] = (),
     unstamped: Sequence[str] = (),
@@ -50,21 +51,25 @@ def pods_changed(
 ) -> None:
     """Request the tasks that check what the watch saw.
 
-    `pools`: names of pools with a Pod that ended. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
+    `pools`: names of pools with a Pod that ended. `ended`: those of them whose ended Pods are all terminal, so that a
+    list of the terminal Pods shows them. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
     runner began a job. `unstamped`: UIDs of Pods without a stamp whose poller ended. `endings`: the last state that the
     watch saw of Pods that are gone, by UID. These states are recorded for operators and for a metric. They also count
     as failures of runners that execute no job, and tell a runner that updates itself from one that has ended.
     """
     rt = runtime()
     pool_ids: set[int] = set()
-    if pools:
-        pool_ids.update(rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=pools))
+    ended_ids: set[int] = set()
+    if ended:
+        ended_ids.update(rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=ended))
+    if others := [name for name in pools if name not in ended]:
+        pool_ids.update(rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=others))
     if endings:
         record_endings(rt, endings)
     if gone:
         pool_ids |= report_gone(rt, gone)
-    for pool_id in sorted(pool_ids):
-        rt.waker.reconcile(pool_id)
+    for pool_id in sorted(pool_ids | ended_ids):
+        rt.waker.reconcile(pool_id, ended=pool_id not in pool_ids)
     if executing:
         for claim_id in rt.transaction(watch_reports.not_executing, executing):
             rt.waker.send(POD_EXECUTES, claim_id=claim_id)

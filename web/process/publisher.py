@@ -40,11 +40,14 @@ class Sender(Protocol):
     def clear_wake(self, pool_id: int) -> None:
         """Delete the key in Redis that shows that a dispatch of the pool is queued."""
 
-    def reconcile(self, pool_id: int) -> None:
-        """Send a reconcile of the pool, unless a reconcile of the pool is already queued."""
+    def reconcile(self, pool_id: int, *, ended: bool) -> None:
+        """Send a reconcile of the pool, unless a reconcile of the pool is already queued.
 
-    def clear_reconcile(self, pool_id: int) -> None:
-        """Delete the key in Redis that shows that a reconcile of the pool is queued."""
+        If `ended` is true, the reconcile handles only Pods that have ended.
+        """
+
+    def clear_reconcile(self, pool_id: int, *, ended: bool) -> None:
+        """Delete the key in Redis that shows that such a reconcile of the pool is queued."""
 
     def send(self, name: TaskName, **kwargs: Any) -> None:
         """Send a task by name."""
@@ -116,13 +119,17 @@ class Publisher:
             self._changed.notify()
 
     def reconcile(self, pool_id: int) -> None:
-        """Put a reconcile of this pool into the publisher's own queue, and return before the message is sent.
+        """Put a reconcile of this pool's ended Pods into the publisher's queue, and return before the message is sent.
 
         The publisher's thread later sends the message to Redis, unless Redis already has a reconcile of the pool.
         """
         sender = self._sender
         self._append(
-            _Message(RECONCILE, partial(sender.reconcile, pool_id), clear=partial(sender.clear_reconcile, pool_id))
+            _Message(
+                RECONCILE,
+                partial(sender.reconcile, pool_id, ended=True),
+                clear=partial(sender.clear_reconcile, pool_id, ended=True),
+            )
         )
 
     def send(self, name: TaskName, **kwargs: Any) -> None:

@@ -132,15 +132,15 @@ class World(Transactions):
     def autoscale(self) -> None:
         self.send(AUTOSCALE)
 
-    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False) -> None:
-        how: dict[str, Any] = {"after": after} if after else {}
-        self.send(RECONCILE, pool_id=pool_id, **how | ({"shared": True} if shared else {}))
+    def reconcile(self, pool_id: int, *, after: float = 0, shared: bool = False, ended: bool = False) -> None:
+        how: dict[str, Any] = {"after": after, "shared": shared, "ended": ended}
+        self.send(RECONCILE, pool_id=pool_id, **{name: value for name, value in how.items() if value})
 
     def is_watched(self, _namespace: str) -> bool:
         """Return False: no watch runs."""
         return False
 
-    def clear_reconcile(self, _pool_id: int, *, shared: bool = False) -> None:
+    def clear_reconcile(self, _pool_id: int, *, shared: bool = False, ended: bool = False) -> None:
         """Do nothing: the reconciler has begun."""
 
     def record_pod_count(self, _pool_id: int, *, pods: int) -> None:

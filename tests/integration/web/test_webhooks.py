@@ -617,7 +617,7 @@ def test_a_remap_and_a_completion_send_what_they_ask_for(database: Database) -> 
         await stage.send(
             payload(1, "completed", runner_name="r-1", conclusion="success", completed_at="2026-11-20T12:01:00Z")
         )
-        await until(lambda: stage.outbox.sent[1:] == [("ostler.reconcile", {"pool_id": pool})])
+        await until(lambda: stage.outbox.sent[1:] == [("ostler.reconcile", {"pool_id": pool, "ended": True})])
 
     on(database, act)
 
@@ -651,7 +651,7 @@ def test_many_jobs_that_end_together_ask_for_one_reconcile_of_their_pool(
         return stage.outbox
 
     # Stopping sends what was put off.
-    assert on(database, act).sent == [("ostler.reconcile", {"pool_id": pool})]
+    assert on(database, act).sent == [("ostler.reconcile", {"pool_id": pool, "ended": True})]
 
 
 def test_nothing_is_sent_before_the_commit(database: Database) -> None:

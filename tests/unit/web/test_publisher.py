@@ -62,7 +62,7 @@ def test_what_is_asked_for_is_sent_in_order() -> None:
     publishing.start()
     publishing.stop()
     assert sender.woken == [3, 1]
-    assert sender.sent[2:] == [(STAMP, {"claim_id": 9}), (RECONCILE, {"pool_id": 3})]
+    assert sender.sent[2:] == [(STAMP, {"claim_id": 9}), (RECONCILE, {"pool_id": 3, "ended": True})]
 
 
 @pytest.mark.parametrize("error", [redis.ConnectionError("away"), OperationalError("away"), OSError("away")])
@@ -88,7 +88,7 @@ def test_reconcile_is_sent_in_the_end_when_its_key_was_set_before_a_failure() ->
     publishing.reconcile(1)
     assert sender.tried.wait(10)
     sender.away = None
-    eventually(lambda: sender.sent == [(RECONCILE, {"pool_id": 1})], within=10)
+    eventually(lambda: sender.sent == [(RECONCILE, {"pool_id": 1, "ended": True})], within=10)
     publishing.stop()
 
 

@@ -50,6 +50,18 @@ def test_a_reconciler_is_woken_at_once_and_then_once_a_second() -> None:
     assert due(hints) == Batch(pools=["small"])
 
 
+def test_a_pool_needs_no_list_of_all_pods_while_all_ended_pods_are_in_a_terminal_phase() -> None:
+    hints, clock = made()
+    hints.note(Hint.SPENT, uid="a", pool="small", in_terminal_phase=True)
+    hints.note(Hint.SPENT, uid="b", pool="large", in_terminal_phase=True)
+    hints.note(Hint.SPENT, uid="c", pool="large")
+    batch = due(hints)
+    assert batch == Batch(pools=["small", "large"], ended=["small"])
+    hints.put_back(batch)
+    clock.now += RECONCILE_EVERY
+    assert due(hints) == batch
+
+
 def test_executing_hint_is_sent_after_a_delay_unless_the_pod_ended_meanwhile() -> None:
     hints, clock = made()
     for uid in ("stays", "ends", "goes"):

@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.names import POOL_LABEL
 from k8s_adapters.runners.pods import read_pod
 from rules.claims.pod_view import PodView
 from watch.hints import Hints
@@ -15,15 +16,15 @@ from watch.subjects import Pods
 DELETED = {"deletionTimestamp": "2026-11-23T12:03:34Z", "deletionGracePeriodSeconds": 30}
 
 
-def pod(*, ended: bool, deleted: bool) -> PodView:
+def pod(*, ended: bool, deleted: bool, phase: str = "Running") -> PodView:
     state = {"terminated": {"exitCode": 0}} if ended else {"running": {}}
     metadata = {"name": "p", "uid": "u", "namespace": "n", "creationTimestamp": "2026-11-23T12:00:00Z"}
     return read_pod(
         {
-            "metadata": {**metadata, **(DELETED if deleted else {})},
-            "spec": {"nodeName": "node"},
+            "metadata": {**metadata, "labels": {POOL_LABEL: "small"}, **(DELETED if deleted else {})},
+            "spec": {"nodeName": "node", "containers": [{"name": "sidecar"}]},
             "status": {
-                "phase": "Running",
+                "phase": phase,
                 "containerStatuses": [{"name": name, "state": state} for name in ("poller", "runner")],
             },
         }
@@ -51,3 +52,15 @@ def test_first_state_that_shows_an_end_decides_what_came_first(states: list[PodV
     batch = hints.next_batch()
     assert batch is not None
     assert batch.endings["u"]["deleted_first"] is first
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_a_list_of_terminal_phases_is_enough_unless_an_ended_pod_still_runs(phase: str) -> None:
+    hints = Hints(executing_after=5)
+    subject = Pods(cast("KubeClient", None), hints, namespace="n")
+    subject.observe(pod(ended=False, deleted=False), deleted=False)
+    subject.observe(pod(ended=True, deleted=False, phase=phase), deleted=False)
+    hints.close()
+    batch = hints.next_batch()
+    assert batch is not None
+    assert (batch.pools, batch.ended) == (["small"], [] if phase == "Running" else ["small"])
