@@ -86,10 +86,12 @@ _USER = {"runAsUser": _RUNNER_USER, "runAsGroup": _RUNNER_USER, "fsGroup": _RUNN
 class Deletion(enum.Enum):
     """Result of a deletion. After `ACCEPTED` the Pod might still be terminating.
 
-    `SUCCESSOR` means that another Pod has the name, and that nothing was deleted.
+    `REMOVED` means that the API server has removed the Pod, as its answer shows. `GONE` means that the Pod did not
+    exist any more. `SUCCESSOR` means that another Pod has the name, and that nothing was deleted.
     """
 
     ACCEPTED = "accepted"
+    REMOVED = "removed"
     GONE = "gone"
     SUCCESSOR = "successor"
 
@@ -236,7 +238,18 @@ def delete_runner(
         delete_service_account(client, namespace=namespace, name=name, uid=known, policy=policy)
     else:
         delete_account_left(client, namespace=namespace, name=name, uid=uid, attempt=attempt, policy=policy)
-    return Deletion.GONE if answer is None else Deletion.ACCEPTED
+    if answer is None:
+        return Deletion.GONE
+    return Deletion.REMOVED if _is_removed(answer) else Deletion.ACCEPTED
+
+
+def _is_removed(answer: Json) -> bool:
+    """Return True if the answer to the deletion of a Pod shows that no grace period and no finalizer keeps the Pod.
+
+    kube-apiserver removes such a Pod before it answers (`updateForGracefulDeletionAndFinalizers` of its registry).
+    """
+    metadata: Json = answer.get("metadata") or {}
+    return metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
 
 
 class _Successor(Exception):

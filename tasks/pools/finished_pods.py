@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import Connection
 
 from k8s_adapters.runners.pods import get_pod
-from k8s_adapters.runners.runners import delete_account_left, delete_runner
+from k8s_adapters.runners.runners import Deletion, delete_account_left, delete_runner
 from models.claims import pod_claims, pod_ends, releases
 from models.pools import pod_rows, pool_plans
 from models.pools.pod_rows import PodRow
@@ -173,13 +173,13 @@ def retire_over(rt: Runtime, row: PodRow, *, now: datetime) -> None:
 
 
 def delete_pod(rt: Runtime, pod: PodView, *, owner_within: float, now: datetime) -> None:
-    """Delete a terminal Pod, and mark it as gone if a GET no longer finds it.
+    """Delete a terminal Pod. Mark it as gone if the answer shows its removal, or if a GET no longer finds it.
 
     `owner_within`: time in seconds to wait for the end of its StatefulSet.
     """
     if not pod.terminating:
         rt.transaction(pod_ends.record_request, pod.uid, now=now)
-    delete_runner(
+    deleted = delete_runner(
         rt.kube,
         namespace=pod.namespace,
         name=pod.name,
@@ -188,7 +188,8 @@ def delete_pod(rt: Runtime, pod: PodView, *, owner_within: float, now: datetime)
         owner_within=owner_within,
         policy=calls(SWEEP_ROW),
     )
-    if get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP_ROW)) is None:
+    removed = deleted is Deletion.REMOVED
+    if removed or get_pod(rt.kube, namespace=pod.namespace, name=pod.name, policy=calls(SWEEP_ROW)) is None:
         rt.transaction(releases.mark_gone, pod.uid, now=now)
 
 

@@ -222,7 +222,7 @@ def test_a_runner_is_deleted_with_its_service_account_in_two_calls(
 
     verdict = delete_runner(client, namespace=namespace, name=NAME, uid=created.uid)
 
-    assert verdict is Deletion.ACCEPTED
+    assert verdict is Deletion.REMOVED
     assert faults.calls == ["DELETE", "DELETE"]
     assert get_pod(admin, namespace=namespace, name=NAME) is None
     assert not account_exists(admin, namespace)
