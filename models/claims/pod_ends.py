@@ -98,12 +98,7 @@ def record_request(db: Connection, pod_uid: str, *, now: datetime) -> None:
 
     The caller has seen that no other client requested the deletion before.
     """
-    free = db.execute(
-        text("SELECT 1 FROM runner_pods WHERE uid = :uid AND deletion_sent_at IS NULL FOR NO KEY UPDATE SKIP LOCKED"),
-        {"uid": pod_uid},
-    ).one_or_none()
-    if free is not None:
-        pod_facts.record_deletion_sent(db, pod_uid, now=now)
+    pod_facts.record_deletion_sent(db, pod_uid, now=now)
 
 
 _LOST = f"""

@@ -125,12 +125,12 @@ def record_created(db: Connection, *, row_id: int, uid: str, template_hash: str)
     If `give_up` has marked the row as gone during the creation, this function removes the mark, because the Pod exists.
     """
     db.execute(
-        text("UPDATE runner_pods SET uid = :uid, gone_at = NULL WHERE id = :id AND uid IS NULL"),
-        {"id": row_id, "uid": uid},
-    )
-    db.execute(
-        text("UPDATE runner_pods SET template_hash = :hash WHERE id = :id AND template_hash <> :hash"),
-        {"id": row_id, "hash": template_hash},
+        text("""
+            UPDATE runner_pods SET uid = coalesce(uid, :uid), template_hash = :hash,
+                                   gone_at = CASE WHEN uid IS NOT NULL THEN gone_at END
+            WHERE id = :id AND (uid IS NULL OR template_hash <> :hash)
+        """),
+        {"id": row_id, "uid": uid, "hash": template_hash},
     )
 
 

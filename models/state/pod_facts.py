@@ -105,9 +105,13 @@ def record_ending(
 
 
 def record_deletion_sent(db: Connection, uid: str, *, now: datetime) -> None:
-    """Record that Ostler requests the deletion of a Pod, and when Ostler did so first."""
+    """Record that Ostler requests the deletion of a Pod, and when Ostler did so first. A locked row is skipped."""
     db.execute(
-        text("UPDATE runner_pods SET deletion_sent_at = coalesce(deletion_sent_at, :now) WHERE uid = :uid"),
+        text("""
+            UPDATE runner_pods SET deletion_sent_at = :now WHERE id IN (
+                SELECT id FROM runner_pods WHERE uid = :uid AND deletion_sent_at IS NULL
+                FOR NO KEY UPDATE SKIP LOCKED)
+        """),
         {"uid": uid, "now": now},
     )
 
