@@ -950,7 +950,7 @@ def test_expressions_of_hook_policies_pass_the_type_check(stage: Stage) -> None:
         for each in stage.cast.identities.manifests
         if each["kind"] == POLICY[0] and "-hook-" in each["metadata"]["name"]
     ]
-    assert len(policies) == 6
+    assert len(policies) == 8
     for policy in policies:
         path = f"{Kinds(admin).collection(policy)}/{policy['metadata']['name']}"
         eventually(partial(is_checked, admin, path), within=60)
