@@ -91,6 +91,7 @@ def forgeries(stage: Stage) -> Iterator[tuple[str, dict[str, Any]]]:
         "pool_id": [None, *ids, ids[-1] + 1],
         "pool": [None, "small", "unknown"],
         "shared": [False, True],
+        "ended": [False, True],
         "namespace": [stage.namespace],
         "pools": [["small"]],
         "gone": [(), uids],
