@@ -29,9 +29,9 @@ log = structlog.get_logger(__name__)
 def pools() -> None:
     """Mirror the pools of each namespace, list their Pods once per namespace, and request a reconcile of each pool.
 
-    Each reconcile uses its pool's share of the list. If no list is stored, for example for a single pool, each
-    reconcile lists the Pods of its own pool. The reconcile of a pool that is being deleted lists the pool's Pods again.
-    The finalizer of such a pool is removed only after a list that began after the deletion request.
+    Each reconcile uses its pool's share of the list. If no list is stored, each reconcile lists the Pods of its own
+    pool. The reconcile of a pool that is being deleted lists the pool's Pods again. The finalizer of such a pool is
+    removed only after a list that began after the deletion request.
     """
     rt = runtime()
     failed: UpstreamError | None = None

@@ -39,9 +39,6 @@ from tasks.worker.transactions import NOW
 
 log = structlog.get_logger(__name__)
 
-MIN_POOLS = 2
-"""Smallest number of pools that share a list. The reconcile of a single pool lists the pool's Pods itself."""
-
 LIST_SECONDS = 10.0
 """Longest time in seconds to make a shared list. The value equals the default period of the task `ostler.pools`.
 
@@ -82,7 +79,7 @@ def share_list(rt: Runtime, *, namespace: str, pools: Collection[str]) -> Collec
     Return the names of the pools whose share was stored. The list is stored completely or not at all (law L8). The
     reconcile of a pool without a share lists the pool's Pods itself.
     """
-    if len(pools) < MIN_POOLS:
+    if not pools:
         return ()
     begin_page()
     began = utcnow()

@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from k8s_adapters.calls.client import MERGE_PATCH, Json, KubeClient, object_path
 from k8s_adapters.runners.pods import read_pod
 from models.db.engine import make_engine
+from models.pools import pod_lists
 from ostler.errors import Retryable
 from rules.claims.pod_view import PodView
 from rules.sweeps.nodes import Gone
@@ -104,11 +105,15 @@ def test_a_tick_makes_one_request_per_page(stage: Stage, lists: list[str], monke
     assert lists == ONE * 3
 
 
-def test_the_list_of_a_single_pool_is_its_own(stage: Stage, lists: list[str]) -> None:
-    fleet(stage, pools=1)
+def test_the_list_of_a_single_pool_is_stored_and_not_repeated(stage: Stage, lists: list[str]) -> None:
+    (name,) = fleet(stage, pools=1)
     lists.clear()
     kept(stage)
-    assert lists == ["ostler.dev/pool=pool-0"]
+    assert lists == ONE
+    with stage.engine.connect() as db:
+        found = pod_lists.nodes_of_pods(db)
+    (stored,) = found[stage.namespace, name]
+    assert stored[0] in {pod.uid for pod in stage.pods().values()}
 
 
 def test_a_locked_and_a_broken_pool_keep_no_other_from_the_list(
