@@ -276,7 +276,7 @@ for _why in ("surplus", "drained", "forbidden", "template", "cordoned", "not_sta
     PODS_RETIRED.labels(_why)
 _HOW = ("completed", "failed", "out_of_memory", "deleted", "evicted", "preempted", "node", "deadline", "unknown")
 _TROUBLES = ("image", "container", "unschedulable", "poller", "unresponsive", "refused")
-for _hint in ("gone", "spent", "executing", "unstamped", "pool"):
+for _hint in ("gone", "spent", "executing", "unstamped", "pool", "hook_pod"):
     WATCH_HINTS.labels(_hint)
 for _why in ("allowance", "limited", "no_answer", "uninstalled", "refused", "failed", "time"):
     CATCH_UP_INCOMPLETE.labels(_why)

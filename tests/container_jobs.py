@@ -220,11 +220,19 @@ def killed_sidecar_fails_the_job_with_a_line_and_leaves_nothing(fleet: Container
 def deleted_runner_pod_takes_its_hook_pods_with_it(fleet: ContainerFleet) -> None:
     _, pod = fleet.start_sleeping()
     assert fleet.hook_objects()
+    eventually(lambda: _shows(fleet, pod, f"{pod}-workflow (Running"), "its hook Pod is not shown", within=30)
 
     path = object_path("pods", namespace=fleet.system.namespace, name=pod)
     fleet.kube.request("DELETE", path, body={"gracePeriodSeconds": 0})
 
     fleet.wait_until_nothing_is_left(within=120)
+    eventually(lambda: _shows(fleet, pod, f"{pod}-workflow (gone"), "the end of its hook Pod is not shown", within=30)
+
+
+def _shows(fleet: ContainerFleet, pod: str, words: str) -> bool:
+    """Return whether the explanation of a runner Pod contains these words."""
+    shown = json.loads(fleet.system.command("pod", pod, "--json").stdout)
+    return any(words in (each["evidence"] or "") for each in shown["why"]["checks"])
 
 
 def jobs_succeed_while_the_api_server_fails_often(fleet: ContainerFleet, *, count: int) -> None:

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ostler import telemetry
 from ostler.logging import get_logger
 from ostler.reasons import cause_of
 from ostler.task_names import MISSING_PODS, PODS_CHANGED, POOL_CHANGED, POOLS
 from ostler.wakes import Waker
+from rules.claims.hook_pods import HookPod
 from rules.upstream.watching import Hint
 
 GATHER = 0.1
@@ -49,14 +50,15 @@ class Ending(TypedDict):
     """Last observation of a Pod that is gone. The observation is only shown to people.
 
     `deletion_at` is the time of the deletion request in ISO 8601. `deleted_first` is true if the watch saw the deletion
-    request before the containers `poller` and `runner` had ended, and false if it saw their end before. A value is None
-    if the watch did not observe the value.
+    request before the containers `poller` and `runner` had ended, and false if it saw their end before. `node` is the
+    node that the Pod had. A value is None if the watch did not observe the value.
     """
 
     deletion_at: str | None
     deleted_first: bool | None
     reason: str | None
     runner_exit_code: int | None
+    node: str | None
 
 
 @dataclass(slots=True)
@@ -67,7 +69,8 @@ class Batch:
     phase. Three lists contain UIDs of Pods: `gone` (the Pod might be gone),
     `executing` (its runner began a job) and `unstamped` (its poller ended, and the Pod has no stamp). `endings`
     contains, by UID, how Pods in `gone` ended. A Pod is missing from `endings` if the watch did not observe its end.
-    `changed` are pools whose RunnerPool changed. `everything` is true if the sweeps must check everything.
+    `hooks` contains the hook Pods that changed, packed, by the UID of their runner Pod. `changed` are pools whose
+    RunnerPool changed. `everything` is true if the sweeps must check everything.
     """
 
     pools: list[str] = field(default_factory=list)
@@ -76,6 +79,7 @@ class Batch:
     endings: dict[str, Ending] = field(default_factory=dict)
     executing: list[str] = field(default_factory=list)
     unstamped: list[str] = field(default_factory=list)
+    hooks: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
     everything: bool = False
 
@@ -85,7 +89,7 @@ class Batch:
     @property
     def names_pods(self) -> bool:
         """True if the batch has a hint about a Pod, or about a pool in which a Pod ended."""
-        return bool(self.pools or self.gone or self.executing or self.unstamped)
+        return bool(self.pools or self.gone or self.executing or self.unstamped or self.hooks)
 
 
 class Hints:
@@ -101,6 +105,7 @@ class Hints:
         self._pools: dict[str, bool] = {}
         self._kept: dict[str, float] = {}
         self._changed_pools: dict[str, None] = {}
+        self._hooks: dict[tuple[str, str], dict[str, Any]] = {}
         self._everything = False
         self._everything_at = -EVERYTHING_EVERY
         self._closed = False
@@ -143,6 +148,15 @@ class Hints:
             self._changed_pools[name] = None
             self._changed.notify()
 
+    def record_hook_pod(self, runner: str, pod: HookPod) -> None:
+        """Add the state of a hook Pod. `runner` is the UID of its runner Pod. Above `MOST`, new Pods are left out."""
+        telemetry.WATCH_HINTS.labels("hook_pod").inc()
+        key = (runner, pod.name)
+        with self._changed:
+            if key in self._hooks or len(self._hooks) < MOST:
+                self._hooks[key] = pod.packed()
+                self._changed.notify()
+
     def resync(self) -> None:
         """Ask the sweeps to check everything, because events might have been missed."""
         with self._changed:
@@ -154,6 +168,7 @@ class Hints:
         with self._changed:
             for waiting in (self._gone, self._executing, self._unstamped, self._pools, self._changed_pools):
                 waiting.clear()
+            self._hooks.clear()
             self._everything = False
 
     def close(self) -> None:
@@ -181,6 +196,9 @@ class Hints:
             self._unstamped.update(dict.fromkeys(batch.unstamped))
             self._pools.update({pool: pool in batch.ended and self._pools.get(pool, True) for pool in batch.pools})
             self._changed_pools.update(dict.fromkeys(batch.changed))
+            for runner, pods in batch.hooks.items():
+                for pod in pods:
+                    self._hooks.setdefault((runner, pod["name"]), pod)
             for pool in batch.pools:
                 self._kept.pop(pool, None)
             for uid in batch.executing:
@@ -205,6 +223,8 @@ class Hints:
             del self._executing[uid]
         for uid in batch.unstamped:
             del self._unstamped[uid]
+        for key in list(self._hooks)[:BATCH]:
+            batch.hooks.setdefault(key[0], []).append(self._hooks.pop(key))
         for pool in batch.pools:
             del self._pools[pool]
             self._kept[pool] = now
@@ -240,6 +260,7 @@ def send(waker: Waker, batch: Batch, *, namespace: str) -> None:
             executing=batch.executing,
             unstamped=batch.unstamped,
             endings=batch.endings,
+            hooks=batch.hooks,
         )
 
 

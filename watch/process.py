@@ -1,4 +1,7 @@
-"""Process of `ostler watch`. One replica holds the Lease and watches Pods and pools. Other replicas are standbys."""
+"""Process of `ostler watch`. One replica holds the Lease, and watches Pods, hook Pods and pools.
+
+Other replicas are standbys.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ import signal
 import socket
 import threading
 from pathlib import Path
+from typing import TypeAlias
 
 from redis.exceptions import RedisError
 
 from k8s_adapters.calls.client import KubeClient, make_client
+from k8s_adapters.hooks.hook_pods import HookPodView
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger
@@ -24,9 +29,11 @@ from watch.follower import Follower
 from watch.hints import Hints, send_all
 from watch.leader import Candidate
 from watch.settings import WatchSettings
-from watch.subjects import Pods, Pools
+from watch.subjects import HookPods, Pods, Pools
 
 log = get_logger(__name__)
+
+_Follower: TypeAlias = Follower[PodView] | Follower[HookPodView] | Follower[PoolSpec]
 
 
 def run_watch(settings: WatchSettings) -> int:
@@ -38,14 +45,14 @@ def run_watch(settings: WatchSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     telemetry.serve(settings.metrics_port)
-    client = make_client(kubeconfig=settings.kubeconfig, pool_size=2 + 2 * len(settings.namespaces))
+    client = make_client(kubeconfig=settings.kubeconfig, pool_size=2 + 3 * len(settings.namespaces))
     me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     candidate = Candidate(client, namespace=settings.namespace, me=me, duration=settings.timings.watch_lease)
     return _Watch(settings, client, candidate, stopped).run()
 
 
 class _Place:
-    """The watch of one namespace: its queue of hints, and the threads that follow its Pods and pools."""
+    """The watch of one namespace: its queue of hints, and the threads that follow its Pods, hook Pods and pools."""
 
     def __init__(self, namespace: str, settings: WatchSettings, client: KubeClient) -> None:
         self.namespace = namespace
@@ -53,12 +60,12 @@ class _Place:
         self._client = client
         self._seconds = settings.timings.watch_timeout
         self._pods: Follower[PodView] | None = None
-        self._pools: Follower[PoolSpec] | None = None
+        self._others: list[_Follower] = []
 
     @property
     def ended(self) -> bool:
         """True if a thread ended although nobody stopped it."""
-        return any(each is not None and not each.is_alive() for each in (self._pods, self._pools))
+        return any(not each.is_alive() for each in self._followers)
 
     @property
     def connected(self) -> bool:
@@ -67,26 +74,34 @@ class _Place:
 
     def follow(self) -> None:
         """Start the threads."""
-        self._pods = Follower(Pods(self._client, self.hints, namespace=self.namespace), seconds=self._seconds)
-        self._pools = Follower(Pools(self._client, self.hints, namespace=self.namespace), seconds=self._seconds)
-        self._pods.start()
-        self._pools.start()
+        of = {"namespace": self.namespace}
+        self._pods = Follower(Pods(self._client, self.hints, **of), seconds=self._seconds)
+        self._others = [
+            Follower(HookPods(self._client, self.hints, **of), seconds=self._seconds),
+            Follower(Pools(self._client, self.hints, **of), seconds=self._seconds),
+        ]
+        for follower in self._followers:
+            follower.start()
 
     def unfollow(self) -> None:
         """End the threads, and wait for their end."""
-        followers = [each for each in (self._pods, self._pools) if each is not None]
+        followers = self._followers
         for follower in followers:
             follower.stop()
         for follower in followers:
             follower.join(5)
-        self._pods = self._pools = None
+        self._pods, self._others = None, []
+
+    @property
+    def _followers(self) -> list[_Follower]:
+        return [*([] if self._pods is None else [self._pods]), *self._others]
 
 
 class _Watch:
     """The parts of one process of `ostler watch`.
 
     The main thread runs the leader election. One more thread per namespace sends the hints. While the process is the
-    leader, two more threads per namespace follow Pods and pools.
+    leader, three more threads per namespace follow Pods, hook Pods and pools.
     """
 
     def __init__(

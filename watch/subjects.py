@@ -1,4 +1,4 @@
-"""Subjects of the watch: runner Pods and pools.
+"""Subjects of the watch: runner Pods, hook Pods and pools.
 
 A subject remembers the last observation of each object. The subject compares each event with the last observation and
 records the hints that follow from the difference.
@@ -6,12 +6,16 @@ records the hints that follow from the difference.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from k8s_adapters.calls.client import KubeClient
-from k8s_adapters.cluster.watching import PodWatch, PoolWatch, Watch
+from k8s_adapters.cluster.watching import HookPodWatch, PodWatch, PoolWatch, Watch
+from k8s_adapters.hooks.hook_pods import HookPodView, list_hook_pods_at
 from k8s_adapters.pools.pools import list_pools_at
 from k8s_adapters.runners.pods import list_pods_at
+from ostler.clock import utcnow
+from rules.claims.hook_pods import HookPod
 from rules.claims.pod_view import PodView
 from rules.pools.pool_spec import PoolSpec, pool_changed
 from rules.upstream.retry import RetryPolicy
@@ -110,7 +114,52 @@ def _ending(pod: PodView, *, before: Ending | None) -> Ending:
         deleted_first=pod.deleted_first if before is None else before["deleted_first"],
         reason=pod.exit_reason,
         runner_exit_code=pod.runner_exit_code,
+        node=pod.node,
     )
+
+
+class HookPods:
+    """The hook Pods of a namespace. They are recorded with their runner Pod, and only shown to people."""
+
+    name = "hook pods"
+    counted = False
+
+    def __init__(self, client: KubeClient, hints: Hints, *, namespace: str) -> None:
+        self._client = client
+        self._hints = hints
+        self.namespace = namespace
+        self._sights: dict[str, HookPodView] = {}
+
+    def list(self) -> tuple[int, str]:
+        """List all hook Pods and compare them with the remembered hook Pods."""
+        pods, version = list_hook_pods_at(self._client, namespace=self.namespace, policy=_ONE_LIST)
+        for uid in set(self._sights).difference(each.uid for each in pods):
+            before = self._sights[uid]
+            self.observe(replace(before, pod=replace(before.pod, seen_at=utcnow())), deleted=True)
+        for each in pods:
+            self.observe(each, deleted=False)
+        return len(pods), version
+
+    def connect(self, version: str, *, seconds: int) -> HookPodWatch:
+        """Return a watch of hook Pods that starts at resource version `version` and ends after `seconds`."""
+        return HookPodWatch(self._client, namespace=self.namespace, since=version, seconds=seconds)
+
+    def observe(self, item: HookPodView, *, deleted: bool) -> None:
+        """Compare one hook Pod with its remembered state. `deleted` is true if the Pod was deleted."""
+        if item.runner is None:
+            return
+        before = self._sights.pop(item.uid, None)
+        pod = replace(item.pod, gone=deleted)
+        if before is not None and (deleted or item.terminating):  # its containers are killed, which says nothing
+            pod = replace(pod, problem=pod.problem or before.pod.problem)
+        if before is None or _without_time(before.pod) != _without_time(pod):
+            self._hints.record_hook_pod(item.runner, pod)
+        if not deleted:
+            self._sights[item.uid] = replace(item, pod=pod)
+
+
+def _without_time(pod: HookPod) -> HookPod:
+    return replace(pod, seen_at=pod.created_at)
 
 
 class Pools:

@@ -1,4 +1,4 @@
-"""Watches of the runner Pods and of the pools of one namespace.
+"""Watches of the runner Pods, the hook Pods and the pools of one namespace.
 
 A `Watch` is one connection, which begins at a given resource version. The answer of the API server is a stream with one
 event per line. The type of the error shows how a watch ended. The caller decides when to list again, wait and
@@ -17,7 +17,8 @@ import urllib3
 
 from k8s_adapters.calls.client import Json, KubeClient, object_path
 from k8s_adapters.calls.retry import find_failure
-from k8s_adapters.names import POOL_LABEL
+from k8s_adapters.hooks.hook_pods import HookPodView, read_hook_pod
+from k8s_adapters.names import HOOK_OF_LABEL, POOL_LABEL
 from k8s_adapters.pools.pool_reader import read_pool
 from k8s_adapters.pools.pools import pool_path
 from k8s_adapters.runners.pods import read_pod
@@ -162,6 +163,15 @@ class PodWatch(Watch[PodView]):
         """Start the watch. Raises the errors of `Watch`."""
         path = object_path("pods", namespace=namespace)
         super().__init__(client, path, selector=POOL_LABEL, read=read_pod, since=since, seconds=seconds)
+
+
+class HookPodWatch(Watch[HookPodView]):
+    """A watch of hook Pods."""
+
+    def __init__(self, client: KubeClient, *, namespace: str, since: str, seconds: int) -> None:
+        """Start the watch. Raises the errors of `Watch`."""
+        path = object_path("pods", namespace=namespace)
+        super().__init__(client, path, selector=HOOK_OF_LABEL, read=read_hook_pod, since=since, seconds=seconds)
 
 
 class PoolWatch(Watch[PoolSpec]):

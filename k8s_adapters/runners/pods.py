@@ -98,7 +98,7 @@ def list_pods_at(
     """
     pods: list[PodView] = []
     version = ""
-    for page in _pages(client, namespace=namespace, pool=pool, policy=policy):
+    for page in raw_pages(client, namespace=namespace, selector=_selector(pool), policy=policy):
         pods.extend(read_pod(item) for item in page["items"] or ())
         version = str(part(page, "metadata").get("resourceVersion") or "")
     return pods, version
@@ -110,14 +110,18 @@ def pod_pages(client: KubeClient, *, namespace: str, policy: RetryPolicy | None 
     The caller must read all pages before it concludes that a Pod is missing. Raises `Retryable` if a page cannot be
     read, or if the list expires between two pages.
     """
-    for page in _pages(client, namespace=namespace, pool=None, policy=policy):
+    for page in raw_pages(client, namespace=namespace, selector=_selector(None), policy=policy):
         yield [read_pod(item) for item in page["items"] or ()]
 
 
-def _pages(
-    client: KubeClient, *, namespace: str, pool: str | None, fields: str = "", policy: RetryPolicy | None
+def _selector(pool: str | None) -> str:
+    return POOL_LABEL if pool is None else f"{POOL_LABEL}={pool}"
+
+
+def raw_pages(
+    client: KubeClient, *, namespace: str, selector: str, fields: str = "", policy: RetryPolicy | None
 ) -> Iterator[Json]:
-    selector = POOL_LABEL if pool is None else f"{POOL_LABEL}={pool}"
+    """Yield the pages of a list of Pods as JSON. Each page has a list `items`. Raises the errors of `pod_pages`."""
     query: dict[str, str | int] = {"limit": _PAGE, "labelSelector": selector}
     if fields:
         query["fieldSelector"] = fields
@@ -140,16 +144,16 @@ def read_pod(item: Json) -> PodView:
     owners, finalizers = metadata.get("ownerReferences") or (), metadata.get("finalizers") or ()
     containers = {each["name"]: each for each in status.get("containerStatuses") or ()}
     poller, runner = part(containers, "poller"), part(containers, "runner")
-    ended, registered = _ended(runner), _ended(part(containers, "register"))
+    ended, registered = ended_state(runner), ended_state(part(containers, "register"))
     owner = str(labels.get(OWNER_LABEL, ""))
-    unschedulable = _unschedulable(status)
+    unschedulable = unschedulable_because(status)
     return PodView(
         name=metadata["name"],
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         pool=labels.get(POOL_LABEL),
         phase=status.get("phase") or "Pending",
-        reason=status.get("reason") or _disruption(status),
+        reason=status.get("reason") or disruption_of(status),
         node=spec.get("nodeName"),
         terminating="deletionTimestamp" in metadata,
         owner=int(owner) if owner.isdecimal() else None,
@@ -157,7 +161,7 @@ def read_pod(item: Json) -> PodView:
         digest=annotations.get(DIGEST_ANNOTATION),
         attempt=annotations.get(ATTEMPT_ANNOTATION),
         created_at=datetime.fromisoformat(metadata["creationTimestamp"]),
-        poller_exit_code=_ended(poller).get("exitCode"),
+        poller_exit_code=ended_state(poller).get("exitCode"),
         runner_ready=bool(runner.get("ready")),
         runner_exit_code=ended.get("exitCode"),
         runner_exit_signal=ended.get("signal"),
@@ -195,7 +199,7 @@ def _names(names: Iterable[str | None]) -> str:
     return ", ".join(sorted(filter(None, names)))[:_MESSAGE]
 
 
-def _unschedulable(status: Json) -> str | None:
+def unschedulable_because(status: Json) -> str | None:
     """Return the beginning of the scheduler's message about a Pod without a node, or None if it does not say so.
 
     The reason is `SchedulerError` if a volume was not bound in time to a node that the scheduler had chosen.
@@ -215,17 +219,19 @@ def _deletion_at(metadata: Json) -> datetime | None:
     return None if ends is None else ends - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
 
 
-def _disruption(status: Json) -> str | None:
+def disruption_of(status: Json) -> str | None:
+    """Return why Kubernetes ends the Pod, such as `DeletionByTaintManager`, or None."""
     found = (each for each in status.get("conditions") or () if each.get("type") == "DisruptionTarget")
     return next((each.get("reason") for each in found if each.get("status") == "True"), None)
 
 
 def _company(spec: Json, containers: Mapping[str, Json]) -> bool:
     names = {each["name"] for each in spec.get("containers") or ()} - {"poller", "runner"}
-    return any(not _ended(containers.get(name) or {}) for name in names)
+    return any(not ended_state(containers.get(name) or {}) for name in names)
 
 
-def _ended(container: Json) -> Json:
+def ended_state(container: Json) -> Json:
+    """Return the state `terminated` of a container, or an empty mapping if the container has not ended."""
     return part(part(container, "state"), "terminated")
 
 

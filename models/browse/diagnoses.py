@@ -90,6 +90,7 @@ def of_pod(
         over_at=pod.over_at,
         node_gone_at=pod.node_gone_at,
         gone_at=pod.gone_at,
+        last_node=pod.last_node,
         listed=_listed(db, row.namespace, row.name, pod.uid) if accounts is None and pod.gone_at is None else None,
         claim=_live_claim(db, story),
         delivered=any(claim.delivered_at is not None for claim in story.claims),
@@ -99,6 +100,7 @@ def of_pod(
         if executed is None
         else Executed(executed.job_id, executed.runner_name, executed.started_at, executed.ended_at),
         end=None if pod.pod_over is None else pod_ends.end_of(pod),
+        hooks=story.hooks,
         started=None if started is None else (started.why, started.at),
     )
     periods = Periods(sweep=timings.sweep_every, resume=timings.resume_every, reconcile=timings.pools_every)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from models.browse.page import Order, Page, read
 from models.browse.timeline import Moment, in_order
 from models.claims import pod_ends
 from models.db.sql import text
+from rules.claims.hook_pods import HookPod, read_all
 from rules.claims.pod_ends import describe
 
 MOST_CLAIMS = 100
@@ -22,8 +23,10 @@ MOST_EXECUTIONS = 100
 _COLUMNS = """
     p.id, p.namespace, p.name, p.uid, p.pool_id, (SELECT name FROM pools WHERE id = p.pool_id) AS pool, p.created_at,
     p.first_polled_at, p.polled_at, p.poller_ended_at, p.terminal_at AS over_at, p.node_gone_at, p.gone_at,
-    pod_end.*
+    CASE WHEN CAST(:seen AS bigint[]) IS NULL THEN p.last_node END AS last_node,
+    CASE WHEN pod_end.pod_over IS NOT NULL THEN p.hook_pods END AS hook_pods, pod_end.*
 """
+"""Columns of a Pod. Its hook Pods are hidden from the same readers as its end: they show the jobs of other accounts."""
 
 
 _LISTED = """
@@ -41,15 +44,16 @@ _LISTED = """
 
 @dataclass(frozen=True, slots=True)
 class PodStory:
-    """A Pod with its claims, the events of these claims, and the jobs that its runner began to execute.
+    """A Pod with its claims, the events of these claims, the jobs that its runner began to execute, and its hook Pods.
 
-    Claims, events and the timeline begin with the oldest entry, the jobs with the newest.
+    Claims, events, hook Pods and the timeline begin with the oldest entry, the jobs with the newest.
     """
 
     pod: Row[Any]
     claims: Sequence[Row[Any]]
     events: Sequence[Row[Any]]
     executions: Sequence[Row[Any]]
+    hooks: Sequence[HookPod]
 
     @property
     def end(self) -> str | None:
@@ -81,6 +85,7 @@ def told(story: PodStory) -> dict[str, Any]:
     """Return a Pod with its story as the commands and the API show it."""
     return {
         **story.pod._mapping,
+        "hook_pods": [each.packed() for each in story.hooks],
         "end": story.end,
         "claims": [dict(each._mapping) for each in story.claims],
         "events": [dict(each._mapping) for each in story.events],
@@ -170,4 +175,7 @@ def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | N
             "accounts": None if accounts is None else list(accounts),
         },
     ).all()
-    return PodStory(pod, claims, events, executions)
+    hooks = read_all(pod.hook_pods)
+    if accounts is not None:  # such a caller sees no node
+        hooks = [replace(each, node=None) for each in hooks]
+    return PodStory(pod, claims, events, executions, hooks)

@@ -21,6 +21,9 @@ from rules.claims.pod_events import PodEvent
 LONGEST_REASON = 200
 """Greatest length of a stored reason, in characters."""
 
+LONGEST_NODE = 253
+"""Greatest length of the name of a node, in characters. Source: "Object Names and IDs", DNS subdomain names."""
+
 _OURS = """
     (p.deletion_sent_at IS NOT NULL
      OR EXISTS (SELECT FROM claims r WHERE r.pod_uid = p.uid AND r.purpose = 'retire'
@@ -50,6 +53,7 @@ class Ending:
     reason: str | None
     runner_exit_code: int | None
     deleted_first: bool | None = None
+    node: str | None = None
 
 
 SEEN = f"""
@@ -89,6 +93,7 @@ def record(db: Connection, endings: Mapping[str, Ending]) -> int:
             deleted_first=found.deleted_first,
             reason=found.reason,
             runner_exit_code=found.runner_exit_code,
+            node=found.node,
         )
     return len(free)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -90,6 +92,7 @@ def record_ending(
     deleted_first: bool | None,
     reason: str | None,
     runner_exit_code: int | None,
+    node: str | None,
 ) -> None:
     """Record how a Pod ended. Values that are already recorded are not replaced."""
     db.execute(
@@ -97,10 +100,26 @@ def record_ending(
             UPDATE runner_pods SET deletion_at = coalesce(deletion_at, :at),
                    deleted_first = coalesce(deleted_first, :first),
                    exit_reason = coalesce(exit_reason, :reason),
-                   runner_exit_code = coalesce(runner_exit_code, :code)
+                   runner_exit_code = coalesce(runner_exit_code, :code),
+                   last_node = coalesce(last_node, :node)
             WHERE uid = :uid
         """),
-        {"uid": uid, "at": deletion_at, "first": deleted_first, "reason": reason, "code": runner_exit_code},
+        {
+            "uid": uid,
+            "at": deletion_at,
+            "first": deleted_first,
+            "reason": reason,
+            "code": runner_exit_code,
+            "node": node,
+        },
+    )
+
+
+def record_hook_pods(db: Connection, uid: str, *, packed: Sequence[Mapping[str, Any]]) -> None:
+    """Replace the recorded hook Pods of a Pod. The caller must hold the lock of the Pod's row."""
+    db.execute(
+        text("UPDATE runner_pods SET hook_pods = CAST(:packed AS jsonb) WHERE uid = :uid"),
+        {"uid": uid, "packed": json.dumps(packed)},
     )
 
 

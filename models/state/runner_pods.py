@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, ForeignKey, Index
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from models.db.base import Base, Serial
@@ -94,6 +96,12 @@ class RunnerPod(Base):
     event_by: Mapped[str | None] = mapped_column(comment="component that wrote the Event of `event_reason`")
     event_message: Mapped[str | None] = mapped_column(
         comment="message of the Event of `event_reason`: one line, at most 200 characters"
+    )
+    last_node: Mapped[str | None] = mapped_column(
+        comment="node of the Pod, recorded when the Pod was gone; NULL: the watch did not see it"
+    )
+    hook_pods: Mapped[list[Any] | None] = mapped_column(
+        JSONB, comment="hook Pods of the Pod as the watch saw them last, for people; NULL: it saw none"
     )
     gone_at: Mapped[datetime | None] = mapped_column(
         comment="time at which the Pod was found gone, or given up because it never appeared; NULL: neither"

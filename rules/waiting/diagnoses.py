@@ -5,10 +5,12 @@ The rules that decide are elsewhere. The functions of this module put their resu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from rules.claims.fairness import Budget, Usage
+from rules.claims.hook_pods import HookPod
 from rules.claims.machines import ClaimState, Purpose
 from rules.claims.pod_ends import How, PodEnd, describe
 from rules.routing.access import cure_of
@@ -76,6 +78,8 @@ class PodFacts:
     - `stuck`: the sweep `gone_nodes` checks whether the Pod must be deleted by force.
     - `started`: the last event of its claims that a job started, in words and with its time. None if there is none.
       A claim that ended before its job has the event, but the execution does not refer to it any more.
+    - `hooks`: its hook Pods as the watch saw them last, oldest first. Hidden from the reader if the end is hidden.
+    - `last_node`: the node that a Pod had which is gone, or None if it is not known.
     - `end`: None if the end is hidden from the reader.
     - `volume_reclaim`: None if the runners of the pool have no volumes.
     """
@@ -98,6 +102,8 @@ class PodFacts:
     executed: Executed | None
     end: PodEnd | None
     started: tuple[str, datetime] | None = None
+    hooks: Sequence[HookPod] = ()
+    last_node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,7 @@ def of_pod(pod: PodFacts, *, periods: Periods, now: datetime) -> Diagnosis:
         _containers(pod),
         _node(pod),
         _volumes(pod),
+        _hook_pods(pod),
         _next(pod, periods=periods, now=now),
     ]
     return Diagnosis.of(checks, otherwise="No problem of this Pod is known.")
@@ -205,6 +212,8 @@ def _end(pod: PodFacts) -> Finding:
 def _node(pod: PodFacts) -> Finding:
     if pod.node_gone_at is not None:
         return Finding("node", Result.WAITS, "the node of the Pod is gone", Source.KUBERNETES, pod.node_gone_at)
+    if pod.gone_at is not None and pod.last_node is not None:
+        return Finding("node", Result.PASSED, f"it was on node {pod.last_node}", Source.KUBERNETES, pod.gone_at)
     if pod.listed is None or pod.listed.node is None:
         return Finding("node", Result.OPEN, "no node is known", Source.KUBERNETES)
     return Finding("node", Result.PASSED, f"node {pod.listed.node} is not gone", Source.KUBERNETES, pod.listed.at)
@@ -217,6 +226,23 @@ def _volumes(pod: PodFacts) -> Finding:
     words = f"volumes of a {pod.workload}, reclaim {pod.volume_reclaim}"
     words += "; one might be attached, so only a fenced node lets Ostler delete the Pod by force" if attached else ""
     return Finding("volumes", Result.PASSED, words, Source.KUBERNETES)
+
+
+def _hook_pods(pod: PodFacts) -> Finding:
+    if pod.end is None:
+        return Finding("hook pods", Result.OPEN, _HIDDEN, Source.KUBERNETES)
+    if not pod.hooks:
+        return Finding("hook pods", Result.OPEN, "the watch has seen none", Source.KUBERNETES)
+    failed = [each for each in pod.hooks if each.problem is not None]
+    shown = (failed or pod.hooks)[-_MOST_HOOKS:]
+    words = ", ".join(each.describe() for each in shown)
+    words += f" and {len(pod.hooks) - len(shown)} more" if len(pod.hooks) > len(shown) else ""
+    result = Result.WAITS if failed else Result.PASSED
+    return Finding("hook pods", result, words, Source.KUBERNETES, shown[-1].seen_at)
+
+
+_MOST_HOOKS = 3
+"""Maximum number of hook Pods in one check."""
 
 
 def _next(pod: PodFacts, *, periods: Periods, now: datetime) -> Finding:

@@ -16,13 +16,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from k8s_adapters.runners.pods import get_pod
-from models.claims import cuts, pod_ends, watch_reports
+from models.claims import cuts, hook_pods, pod_ends, watch_reports
 from models.state import claim_transitions
 from models.sweeps import sweeps
 from ostler.clock import utcnow
 from ostler.logging import also_about
 from ostler.reasons import words_of
 from ostler.task_names import POD_EXECUTES, POD_GONE, PODS_CHANGED, POLLER_ENDED, STAMP
+from rules.claims.hook_pods import read_all
 from rules.claims.machines import Purpose
 from rules.claims.pod_view import PodView
 from rules.claims.stalls import FoundBy
@@ -48,6 +49,7 @@ def pods_changed(
     executing: Sequence[str] = (),
     unstamped: Sequence[str] = (),
     endings: Mapping[str, Mapping[str, Any]] | None = None,
+    hooks: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
 ) -> None:
     """Request the tasks that check what the watch saw.
 
@@ -55,7 +57,8 @@ def pods_changed(
     list of the terminal Pods shows them. `gone`: UIDs of Pods that are gone. `executing`: UIDs of Pods whose
     runner began a job. `unstamped`: UIDs of Pods without a stamp whose poller ended. `endings`: the last state that the
     watch saw of Pods that are gone, by UID. These states are recorded for operators and for a metric. They also count
-    as failures of runners that execute no job, and tell a runner that updates itself from one that has ended.
+    as failures of runners that execute no job, and tell a runner that updates itself from one that has ended. `hooks`:
+    hook Pods that changed, by the UID of their runner Pod. They are recorded for people.
     """
     rt = runtime()
     pool_ids: set[int] = set()
@@ -66,6 +69,8 @@ def pods_changed(
         pool_ids.update(rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=others))
     if endings:
         record_endings(rt, endings)
+    if hooks:
+        record_hook_pods(rt, hooks)
     if gone:
         pool_ids |= report_gone(rt, gone)
     for pool_id in sorted(pool_ids | ended_ids):
@@ -86,6 +91,14 @@ def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> Non
         log.info("pods.end_states_not_recorded", pods=left)
 
 
+def record_hook_pods(rt: Runtime, hooks: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Record hook Pods with their runner Pods. A hook Pod in an unknown format is skipped."""
+    known = {uid: read_all(pods) for uid, pods in hooks.items()}
+    left = len(known) - rt.transaction(hook_pods.record, known)
+    if left:
+        log.info("pods.hook_pods_not_recorded", pods=left)
+
+
 def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
     """Return how a Pod ended, as a message describes it, or None if the format of the message is unknown."""
     try:
@@ -96,6 +109,7 @@ def read_ending(given: Mapping[str, Any]) -> pod_ends.Ending | None:
             deleted_first=None if first is None else bool(first),
             reason=None if given.get("reason") is None else str(given["reason"])[: pod_ends.LONGEST_REASON],
             runner_exit_code=None if code is None else int(code) & 0xFFFF,
+            node=None if given.get("node") is None else str(given["node"])[: pod_ends.LONGEST_NODE],
         )
     except (AttributeError, TypeError, ValueError):
         return None

@@ -89,6 +89,18 @@ class ClaimEvent(Event):
     claim_id: int
 
 
+class HookPod(Shown):
+    """A hook Pod, in which a container job runs."""
+
+    name: str = Field(examples=["small-0a1b2c3d-workflow"])
+    phase: str = Field(description="its phase, or Terminating", examples=["Running"])
+    node: str | None = Field(description="null before it has a node, and for a token with limited accounts")
+    problem: str | None = Field(description="why a container does not start, or how it failed")
+    created_at: datetime
+    seen_at: datetime = Field(description="when the watch saw its last change")
+    gone: bool
+
+
 class Pod(Shown):
     """A runner Pod as its row describes it, with its claims and the transitions of these claims."""
 
@@ -105,6 +117,7 @@ class Pod(Shown):
     deletion_at: datetime | None = Field(description="time of the deletion request, if the watch observed it")
     node_gone_at: datetime | None = Field(description="first observation that its node is gone")
     gone_at: datetime | None = Field(description="time of the proof that the Pod is gone")
+    last_node: str | None = Field(description="the node that it had, once it is gone; null for limited tokens")
     poller_exit_code: int | None
     runner_exit_code: int | None
     exit_reason: str | None = Field(description="Kubernetes' reason for the end of the Pod", examples=["OOMKilled"])
@@ -117,6 +130,7 @@ class Pod(Shown):
     end: str | None = Field(description="how the Pod ended, as far as this was observed; null before its end")
     claims: list[PodClaim]
     events: list[ClaimEvent]
+    hook_pods: list[HookPod] = Field(description="the hook Pods of its jobs, as the watch saw them last, oldest first")
     executions: list[PodJob] = Field(description="the newest 100 jobs that the Pod's runner began to execute")
     timeline: list[Moment] = Field(description="what happened to the Pod and its claims, oldest first")
     why: Diagnosis

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from models.browse.diagnoses import told_pod
 from models.browse.jobs import job_story
 from models.db.engine import transaction
 from ostler.clock import utcnow
@@ -326,3 +327,57 @@ def test_ending_is_left_out_where_its_row_is_locked(stage: Stage, pod: str) -> N
         told(stage, endings={uid: ending(reason="Evicted")})
     (row,) = stage.rows("SELECT exit_reason FROM runner_pods WHERE uid = :uid", uid=uid)
     assert row.exit_reason is None
+
+
+HOOK = {
+    "name": "small-1-workflow",
+    "phase": "Running",
+    "node": "node-2",
+    "problem": None,
+    "created_at": "2026-11-23T12:00:00+00:00",
+    "seen_at": "2026-11-23T12:00:01+00:00",
+    "gone": False,
+}
+KILLED = HOOK | {"problem": "container job used more memory than its limit (OOMKilled)", "seen_at": "2026-11-23T12:01Z"}
+
+
+def why(stage: Stage, pod: str, check: str) -> str:
+    """Return the evidence of a check in the explanation of a Pod."""
+    told = transaction(stage.rt.engine, lambda db: told_pod(db, pod, timings=Timings(), now=utcnow()))
+    assert told is not None
+    (found,) = (each for each in told["why"]["checks"] if each["check"] == check)
+    return str(found["evidence"])
+
+
+def test_hook_pods_are_shown_with_their_runner_pod(stage: Stage, pod: str) -> None:
+    uid = uid_of(stage, pod)
+    assert why(stage, pod, "hook pods") == "the watch has seen none"
+    told(stage, hooks={uid: [HOOK], "nobody": [HOOK]})
+    assert why(stage, pod, "hook pods") == "small-1-workflow (Running on node node-2)"
+    told(stage, hooks={uid: [KILLED | {"gone": True}]})
+    told(stage, hooks={uid: [HOOK]})  # a late message
+    shown = why(stage, pod, "hook pods")
+    assert shown == "small-1-workflow (gone; container job used more memory than its limit (OOMKilled))"
+
+
+@pytest.mark.parametrize("nonsense", [None, 7, [7], [HOOK | {"seen_at": "soon"}], [{}]])
+def test_hook_pod_that_makes_no_sense_is_not_recorded(stage: Stage, pod: str, nonsense: Any) -> None:
+    told(stage, hooks={uid_of(stage, pod): nonsense})
+    assert why(stage, pod, "hook pods") == "the watch has seen none"
+
+
+def test_hook_pods_are_left_out_where_the_row_is_locked(stage: Stage, pod: str) -> None:
+    uid = uid_of(stage, pod)
+    with stage.rt.engine.begin() as other:
+        other.execute(text("SELECT FROM runner_pods WHERE uid = :uid FOR UPDATE"), {"uid": uid})
+        told(stage, hooks={uid: [HOOK]})
+    assert why(stage, pod, "hook pods") == "the watch has seen none"
+
+
+def test_pod_that_is_gone_shows_its_node(stage: Stage, pod: str) -> None:
+    uid = uid_of(stage, pod)
+    delete(stage, pod)
+    told(stage, gone=[uid], endings={uid: ending(node="node-2")})
+    kept(stage)
+    stage.rows("UPDATE runner_pods SET gone_at = now() WHERE uid = :uid AND gone_at IS NULL RETURNING id", uid=uid)
+    assert why(stage, uid, "node") == "it was on node node-2"

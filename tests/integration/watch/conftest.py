@@ -19,6 +19,7 @@ import pytest
 
 from k8s_adapters.calls.client import KubeClient, object_path
 from k8s_adapters.cluster.leases import read_lease
+from k8s_adapters.names import HOOK_OF_LABEL, HOOK_POOL_LABEL
 from k8s_adapters.pools.pools import create_pool
 from k8s_adapters.runners.resources import Created
 from k8s_adapters.runners.runners import create_runner
@@ -89,6 +90,21 @@ class Scene:
         return create_runner(
             self.kube, pool=self.pool, name=name, attempt="a1", dispatch_url="http://web/", audience="ostler-dispatch"
         )
+
+    def hook_pod(self, name: str, *, runner: Created) -> None:
+        """Create a hook Pod of a runner Pod."""
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": runner.name, "uid": runner.uid}
+        labels = {HOOK_OF_LABEL: runner.name, HOOK_POOL_LABEL: self.pool.name}
+        body = {
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "job", "image": "job:1"}]},
+        }
+        self.kube.request("POST", object_path("pods", namespace=self.namespace), body=body)
+
+    def hooks(self, runner: str) -> list[tuple[str, bool]]:
+        """Return the reported hook Pods of a runner Pod, and whether each was gone, with repetitions."""
+        told = [arguments["hooks"] for name, arguments in self.messages() if name == "ostler.pods_changed"]
+        return [(pod["name"], pod["gone"]) for each in told for pod in each.get(runner, ())]
 
     def report(self, name: str, *, phase: str, ready: bool = False) -> None:
         """Write the status of a Pod as its kubelet does."""

@@ -49,6 +49,16 @@ def test_changes_of_a_pod_are_reported_and_shown(scene: Scene) -> None:
         eventually(lambda: bool(redis.exists(f"ostler:watched:{scene.namespace}")), what="a sign for the reconcilers")
 
 
+def test_hook_pod_is_reported_with_its_runner_pod(scene: Scene) -> None:
+    runner = scene.runner("small-0000000a")
+    led(scene, lease=10)
+    scene.hook_pod("small-0000000a-workflow", runner=runner)
+    eventually(lambda: scene.hooks(runner.uid) == [("small-0000000a-workflow", False)], what="a hook Pod told")
+    scene.delete("small-0000000a-workflow")
+    eventually(lambda: scene.hooks(runner.uid)[-1:] == [("small-0000000a-workflow", True)], what="its end told")
+    assert scene.told("gone") == []
+
+
 def test_spec_change_of_a_pool_is_reported_and_a_status_change_is_not(scene: Scene) -> None:
     led(scene, lease=10)
     eventually(lambda: scene.changed() == ["small"], what="the pool as it is at first")
@@ -116,7 +126,7 @@ def test_expired_version_has_the_pods_listed_again_and_missing_pods_reported(sce
 def test_stalled_watch_is_detected_and_its_missed_changes_are_reported(scene: Scene) -> None:
     gone = scene.runner("small-0000000a")
     watch = led(scene, timeout=2)
-    eventually(lambda: watch.relay.silence_watches() == 2, what="the watches of Pods and pools to silence")
+    eventually(lambda: watch.relay.silence_watches() == 3, what="the watches of Pods, hook Pods and pools to silence")
 
     scene.delete("small-0000000a")
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rules.claims.fairness import Budget, Usage
+from rules.claims.hook_pods import HookPod
 from rules.claims.machines import ClaimState, Purpose
 from rules.claims.pod_ends import PodEnd
 from rules.claims.pod_events import PodEvent
@@ -224,3 +225,25 @@ def test_account_is_explained_by_its_first_problem() -> None:
     held = of_account(replace(waiting, held_account=HeldAccount()))
     assert held.summary.startswith("The account is not allowed, so its queued jobs wait.")
     assert "`ostler account allow acme`" in (held.cure or "")
+
+
+HOOK = HookPod(name="small-1-workflow", phase="Running", node="node-2", problem=None, created_at=NOW, seen_at=NOW)
+
+
+def test_pod_shows_its_hook_pods_and_those_that_failed_first() -> None:
+    assert finding(pod(), "hook pods").evidence == "the watch has seen none"
+    good = pod(hooks=(HOOK,))
+    assert finding(good, "hook pods").evidence == "small-1-workflow (Running on node node-2)"
+    assert good.summary == "No problem of this Pod is known."
+    killed = replace(HOOK, name="small-1-step-1", gone=True, problem="container main ended with exit code 1")
+    failed = pod(hooks=(killed, HOOK, HOOK, HOOK))
+    words = "small-1-step-1 (gone; container main ended with exit code 1) and 3 more"
+    assert finding(failed, "hook pods").evidence == words
+    assert failed.summary == f"S{words[1:]}."
+    assert "your token" in (finding(pod(hooks=(HOOK,), end=None), "hook pods").evidence or "")
+
+
+def test_pod_that_is_gone_shows_the_node_that_it_had() -> None:
+    gone = pod(gone_at=NOW, listed=None, last_node="node-1")
+    assert finding(gone, "node").evidence == "it was on node node-1"
+    assert finding(pod(gone_at=NOW, listed=None), "node").evidence == "no node is known"

@@ -110,9 +110,7 @@ def test_the_list_of_a_single_pool_is_stored_and_not_repeated(stage: Stage, list
     lists.clear()
     kept(stage)
     assert lists == ONE
-    with stage.engine.connect() as db:
-        found = pod_lists.nodes_of_pods(db)
-    (stored,) = found[stage.namespace, name]
+    (stored,) = stage.rt.transaction(pod_lists.nodes_of_pods)[stage.namespace, name]
     assert stored[0] in {pod.uid for pod in stage.pods().values()}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from models.pools import pod_lists
 from ostler.clock import utcnow
+from rules.claims.hook_pods import HookPod
 from rules.token_scopes import TokenScope
 from tasks.pools.pod_lists import pack
 from tests.integration.models.webhook_rows import add_claim
@@ -165,3 +166,30 @@ def test_account_with_only_held_jobs_has_an_oldest_wait_and_a_problem(stage: Sta
     found = stage.get("/accounts/7").json()
     assert found["jobs"]["oldest_queued_at"] is not None
     assert found["why"]["summary"] == "0 queued and 1 held jobs."
+
+
+def test_hook_pods_are_hidden_with_the_end_of_a_pod_that_others_had_too(stage: Stage) -> None:
+    pool_id = stage.pool()
+    stage.account(7, "acme")
+    stage.account(8, "globex")
+    stage.job(100, pool_id=pool_id)
+    add_claim(stage.engine, pool_id, 100, account_id=7)
+    (row,) = stage.execute("SELECT id, uid FROM runner_pods")
+    now = utcnow()
+    hook = HookPod(name="p-workflow", phase="Running", node="node-7", problem="Evicted", created_at=now, seen_at=now)
+    stage.execute("UPDATE runner_pods SET hook_pods = CAST(:it AS jsonb)", it=json.dumps([hook.packed()]))
+    token = stage.token(TokenScope.READ, accounts=[7])
+    path = f"pods/{row.uid}"
+    assert explained(stage, path)["summary"] == "P-workflow (Running on node node-7; Evicted)."
+    assert explained(stage, path, token=token)["summary"] == "P-workflow (Running; Evicted)."
+    assert "node-7" not in stage.client.call("GET", f"/api/v1/{path}", token=token).text
+    stage.job(101, pool_id=pool_id, account_id=8)
+    other = add_claim(stage.engine, pool_id, 101, account_id=8)
+    stage.execute(
+        "UPDATE claims SET pod_uid = :uid, runner_pod_id = :id, ended_at = now(), state = 'ended' WHERE id = :other",
+        uid=row.uid,
+        id=row.id,
+        other=other,
+    )
+    assert "p-workflow" not in stage.client.call("GET", f"/api/v1/{path}", token=token).text
+    assert "p-workflow" in stage.client.call("GET", f"/api/v1/{path}", token=stage.reader).text

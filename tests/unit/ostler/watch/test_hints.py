@@ -159,7 +159,9 @@ def test_a_redis_that_is_away_loses_no_hint() -> None:
 
 def test_ending_travels_with_its_pod_and_survives_a_message_that_was_not_sent() -> None:
     hints, _ = made()
-    ending = Ending(deletion_at="2026-11-23T12:03:04+00:00", deleted_first=True, reason="Evicted", runner_exit_code=143)
+    ending = Ending(
+        deletion_at="2026-11-23T12:03:04+00:00", deleted_first=True, reason="Evicted", runner_exit_code=143, node="n"
+    )
     hints.note(Hint.GONE, uid="a", pool="", ending=ending)
     hints.note(Hint.GONE, uid="a", pool="")  # a list that lacks it, after its event
     hints.note(Hint.GONE, uid="b", pool="")
