@@ -25,12 +25,15 @@ from web.api.database import Database as ApiDatabase
 from web.ui.app import mount_ui
 from web.ui.streams import Streams
 
+LISTS = ("/ui/", "/ui/jobs", "/ui/nodes", "/ui/sweeps", "/ui/repairs", "/ui/usage", "/ui/changes")
+"""Paths of the pages that name no object."""
+
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\N{RIGHT-TO-LEFT OVERRIDE}txt.exe " + "x" * 300
 
 
 @dataclass(frozen=True)
 class Site:
-    """A dashboard on a port, with the token of a reader, and the paths of its pages."""
+    """A dashboard on a port, with a token, and the paths of its pages."""
 
     url: str
     token: str
@@ -66,7 +69,7 @@ def dashboard_of(database: Database, *paths: str) -> Iterator[Stored]:
     pool, app = ApiDatabase(database.engine), FastAPI()
     streams = Streams(pool)
     mount_ui(app, make_settings(database), database=lambda: pool, streams=lambda: streams, publisher=PublisherOutbox)
-    token = make_token(database.engine, TokenScope.READ, name="reader")
+    token = make_token(database.engine, TokenScope.READ, TokenScope.WRITE, name="writer")
     try:
         with served(app) as url:
             yield Stored(url, token, paths, database)
@@ -76,7 +79,7 @@ def dashboard_of(database: Database, *paths: str) -> Iterator[Stored]:
 
 @pytest.fixture
 def empty(database: Database) -> Iterator[Stored]:
-    with dashboard_of(database, "/ui/", "/ui/jobs", "/ui/nodes", "/ui/sweeps", "/ui/repairs") as site:
+    with dashboard_of(database, *LISTS) as site:
         yield site
 
 
@@ -86,17 +89,16 @@ def full(database: Database) -> Iterator[Stored]:
     now = utcnow()
     pool_id = _fill(database, now=now)
     paths = (
-        "/ui/",
-        "/ui/jobs",
+        *LISTS,
         "/ui/jobs?held=true",
         *(f"/ui/jobs/{job}" for job in (100, 101, 102, 103, 104)),
         f"/ui/pools/{pool_id}",
         "/ui/pods/small-1",
         "/ui/accounts/7",
         "/ui/accounts/8",
-        "/ui/nodes",
-        "/ui/sweeps",
-        "/ui/repairs",
+        f"/ui/change?what=pause-pool&object={pool_id}",
+        "/ui/change?what=requeue&object=104",
+        "/ui/change?what=pause&object=rematch",
         "/ui/jobs/1",
         "/ui/jobs?limit=x",
     )

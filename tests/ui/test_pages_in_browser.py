@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+import web.ui.app
 from tests.rows import run_sql
 from tests.ui.conftest import Site, Stored
 
 pytestmark = pytest.mark.ui
 
-DESKTOP, PHONE = (1280, 900), (390, 844)
+DESKTOP, PHONE, PAPER = (1280, 900), (390, 844), (794, 1123)
+"""Width and height in pixels. The paper is a sheet of A4 at 96 dots per inch."""
+LOOKS = tuple(product((DESKTOP, PHONE), ("light", "dark")))
+"""Each size and theme. A page answers the same in all of them, so it is loaded once, and looks four times."""
 EXPECTED = {"/ui/jobs/1": 404, "/ui/jobs?limit=x": 422}
 """Statuses of the pages that report an error. All others are answered with 200."""
 REFRESHED = 10_000
@@ -45,12 +52,8 @@ class Visit:
 
 
 @contextmanager
-def visiting(browser: Browser, site: Site, *, size: tuple[int, int] = DESKTOP, theme: str = "light") -> Iterator[Visit]:
-    context = browser.new_context(
-        viewport={"width": size[0], "height": size[1]},
-        color_scheme=theme,  # type: ignore[arg-type]
-        reduced_motion="reduce",
-    )
+def visiting(browser: Browser, site: Site) -> Iterator[Visit]:
+    context = browser.new_context(viewport={"width": DESKTOP[0], "height": DESKTOP[1]}, reduced_motion="reduce")
     page = context.new_page()
     visit = Visit(page, site)
     page.on(
@@ -76,44 +79,63 @@ def faults(page: Page) -> list[str]:
     ]
 
 
-def walk(visit: Visit, *, width: int) -> list[str]:
+def looks_wrong(page: Page) -> list[str]:
+    """Return what is wrong with the open page in any size and theme, and on paper."""
+    wrong = []
+    for (width, height), theme in LOOKS:
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        wrong += [f"{each}, {theme}, {width} pixels" for each in [*faults(page), *_beyond(page, width)]]
+    page.set_viewport_size({"width": PAPER[0], "height": PAPER[1]})
+    page.emulate_media(media="print")
+    wrong += [f"{each}, on paper" for each in _beyond(page, PAPER[0])]
+    if page.locator("header").is_visible():
+        wrong.append("its menu is printed")
+    page.emulate_media(media="screen")
+    return wrong
+
+
+def _beyond(page: Page, width: int) -> list[str]:
+    found = page.evaluate("document.documentElement.scrollWidth")
+    return [f"its content is {found} pixels wide"] if found > width else []
+
+
+def walk(visit: Visit) -> list[str]:
     """Open every page, and return what is wrong with it."""
     wrong = []
     for path in visit.site.paths:
         status = visit.open(path)
         if status != EXPECTED.get(path, 200):
             wrong.append(f"{path}: answered {status}")
-        wrong += [f"{path}: {each}" for each in faults(visit.page)]
-        beyond = visit.page.evaluate("document.documentElement.scrollWidth")
-        if beyond > width:
-            wrong.append(f"{path}: its content is {beyond} pixels wide in a window of {width}")
+        wrong += [f"{path}: {each}" for each in looks_wrong(visit.page)]
         refused = f"status of {EXPECTED.get(path)}"  # the browser complains of each page with such a status
         wrong += [f"{path}: {each}" for each in visit.complaints if refused not in each]
         visit.complaints.clear()
     return wrong
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_every_page_of_a_full_fleet_is_without_fault(
-    chromium: Browser, full: Site, size: tuple[int, int], theme: str
-) -> None:
-    with visiting(chromium, full, size=size, theme=theme) as visit:
+def test_every_page_of_a_full_fleet_is_without_fault(chromium: Browser, full: Site) -> None:
+    with visiting(chromium, full) as visit:
         visit.log_in()
-        assert walk(visit, width=size[0]) == []
+        assert walk(visit) == []
         assert visit.hosts == {urlsplit(full.url).netloc}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_every_page_of_an_empty_installation_is_without_fault(
-    chromium: Browser, empty: Site, size: tuple[int, int], theme: str
-) -> None:
-    with visiting(chromium, empty, size=size, theme=theme) as visit:
+def test_every_page_of_an_empty_installation_is_without_fault(chromium: Browser, empty: Site) -> None:
+    with visiting(chromium, empty) as visit:
         visit.open("/ui/login")
-        assert faults(visit.page) == []
+        assert looks_wrong(visit.page) == []
         visit.log_in()
-        assert walk(visit, width=size[0]) == []
+        assert walk(visit) == []
+
+
+def test_every_page_of_the_dashboard_is_visited(full: Site, empty: Site) -> None:
+    routes = re.findall(r'Route\("(/[^"]*)", (?:pages|forms)\.', Path(web.ui.app.__file__).read_text(encoding="utf-8"))
+    for route in routes:
+        pattern = re.compile("/ui" + re.sub(r"\{\w+\}", "[^/]+", route) + r"(\?.*)?")
+        assert any(pattern.fullmatch(path) for path in full.paths), route
+        assert "{" in route or route == "/change" or f"/ui{route}" in empty.paths, route
+    assert len(set(routes)) > 10
 
 
 def test_every_link_of_every_page_leads_to_a_page(chromium: Browser, full: Site) -> None:
