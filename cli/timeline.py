@@ -19,17 +19,26 @@ def print_timeline(moments: Iterable[dict[str, Any]], *, wide: bool = False) -> 
             Column("by", drop=2),
             Column("why", Kind.TEXT),
             Column("after ms", drop=1),
+            Column("task or webhook", drop=4),
         ),
         (
-            (f"{at:%Y-%m-%d %H:%M:%S}", *rest)
-            for at, *rest in (
-                [each[name] for name in ("at", "what", "from_state", "to_state", "who", "why", "after_ms")]
+            (f"{at:%Y-%m-%d %H:%M:%S}", *rest, cause)
+            for (at, *rest), cause in (
+                (
+                    [each[name] for name in ("at", "what", "from_state", "to_state", "who", "why", "after_ms")],
+                    each["delivery"] or _task(each),
+                )
                 for each in moments
             )
         ),
         empty="no events are recorded for it",
         wide=wide,
     )
+
+
+def _task(moment: Mapping[str, Any]) -> str | None:
+    again = moment["attempt"] is not None and moment["attempt"] > 1
+    return f"{moment['task_id']} (attempt {moment['attempt']})" if again else moment["task_id"]
 
 
 def print_checks(checks: Sequence[Mapping[str, Any]], *, wide: bool = False) -> None:

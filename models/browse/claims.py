@@ -119,7 +119,8 @@ def claim_events(db: Connection, claims: Sequence[int]) -> Sequence[Row[Any]]:
         return ()
     newest = db.execute(
         text("""
-            SELECT claim_id, at, transition, from_state, to_state, who, why, latency_ms FROM claim_events
+            SELECT claim_id, at, transition, from_state, to_state, who, why, task_id, attempt, latency_ms
+            FROM claim_events
             WHERE claim_id = ANY(:claims) ORDER BY id DESC LIMIT :most
         """),
         {"claims": list(claims), "most": MOST_EVENTS},

@@ -13,7 +13,7 @@ from models.browse.accounts import held_by
 from models.browse.claims import claim_events
 from models.browse.claims import shown as shown_claim
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
-from models.browse.timeline import Moment, in_order
+from models.browse.timeline import Moment, in_order, with_deliveries
 from models.browse.waits import expected
 from models.claims import pod_ends, registrations, runner_failures
 from models.claims.matching import offered
@@ -151,7 +151,7 @@ def job_story(
         return None
     events = db.execute(
         text("""
-            SELECT at, transition, from_state, to_state, who, why, latency_ms FROM job_events
+            SELECT at, transition, from_state, to_state, who, why, task_id, attempt, latency_ms FROM job_events
             WHERE job_id = :id ORDER BY id LIMIT :most
         """),
         {"id": job_id, "most": MOST_EVENTS},
@@ -168,7 +168,8 @@ def job_story(
         {"id": job_id, "most": MOST_EVENTS, "seen": None if accounts is None else list(accounts)},
     ).all()
     facts = _facts(db, job, claims, accounts=accounts, timings=timings, now=now)
-    return JobStory(job, events, claims, _timeline(db, events, claims), facts)
+    timeline = with_deliveries(db, _timeline(db, events, claims), job_ids=[job.id])
+    return JobStory(job, events, claims, timeline, facts)
 
 
 def _timeline(db: Connection, events: Sequence[Row[Any]], claims: Sequence[Row[Any]]) -> Sequence[Moment]:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 
 from models.browse.claims import claim_events
 from models.browse.page import Order, Page, read
-from models.browse.timeline import Moment, in_order
+from models.browse.timeline import Moment, in_order, with_deliveries
 from models.claims import pod_ends
 from models.db.sql import text
 from rules.claims.hook_pods import HookPod, read_all
@@ -54,31 +54,12 @@ class PodStory:
     events: Sequence[Row[Any]]
     executions: Sequence[Row[Any]]
     hooks: Sequence[HookPod]
+    timeline: Sequence[Moment]
 
     @property
     def end(self) -> str | None:
         """Return how the Pod ended, as far as this was observed, or None before its end."""
         return describe(pod_ends.end_of(self.pod), pod="it")
-
-    @property
-    def timeline(self) -> Sequence[Moment]:
-        """Return the timeline of the Pod and its claims."""
-        pod = self.pod
-        times = {
-            "created": pod.created_at,
-            "first poll": pod.first_polled_at,
-            "poller ended": pod.poller_ended_at,
-            "deletion requested": pod.deletion_at,
-            "over": pod.over_at,
-            "node gone": pod.node_gone_at,
-            "gone": pod.gone_at,
-        }
-        return in_order(
-            [
-                *(Moment.of_event(f"claim {event.claim_id}", event) for event in self.events),
-                *(Moment(at, "pod", None, what) for what, at in times.items() if at is not None),
-            ]
-        )
 
 
 def told(story: PodStory) -> dict[str, Any]:
@@ -178,4 +159,24 @@ def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | N
     hooks = read_all(pod.hook_pods)
     if accounts is not None:  # such a caller sees no node
         hooks = [replace(each, node=None) for each in hooks]
-    return PodStory(pod, claims, events, executions, hooks)
+    jobs = {each.job_id for each in (*claims, *executions) if each.job_id is not None}
+    timeline = with_deliveries(db, _timeline(pod, events), job_ids=jobs)
+    return PodStory(pod, claims, events, executions, hooks, timeline)
+
+
+def _timeline(pod: Row[Any], events: Sequence[Row[Any]]) -> Sequence[Moment]:
+    times = {
+        "created": pod.created_at,
+        "first poll": pod.first_polled_at,
+        "poller ended": pod.poller_ended_at,
+        "deletion requested": pod.deletion_at,
+        "over": pod.over_at,
+        "node gone": pod.node_gone_at,
+        "gone": pod.gone_at,
+    }
+    return in_order(
+        [
+            *(Moment.of_event(f"claim {event.claim_id}", event) for event in events),
+            *(Moment(at, "pod", None, what) for what, at in times.items() if at is not None),
+        ]
+    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
+
+from models.db.sql import text
+from models.state.deliveries import WEBHOOK
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,10 @@ class Moment:
     - `who`: the process that committed the transition, or None.
     - `why`: the reason, or None.
     - `after_ms`: milliseconds since the previous state, or None.
+    - `task_id`, `attempt`: the Celery task that made the transition, as in Flower, and the number of its execution.
+      None if no task made it.
+    - `delivery`: the GUID of the webhook that made the transition, as GitHub shows it, or None. If several webhooks of
+      the job were committed at once, their GUIDs are separated by commas.
     """
 
     at: datetime
@@ -30,13 +37,45 @@ class Moment:
     why: str | None = None
     after_ms: int | None = None
     transition: str | None = None
+    task_id: str | None = None
+    attempt: int | None = None
+    delivery: str | None = None
 
     @classmethod
     def of_event(cls, what: str, event: Row[Any]) -> Moment:
         """Return the entry of a row of `job_events` or `claim_events`."""
         return cls(
-            event.at, what, event.from_state, event.to_state, event.who, event.why, event.latency_ms, event.transition
+            event.at,
+            what,
+            event.from_state,
+            event.to_state,
+            event.who,
+            event.why,
+            event.latency_ms,
+            event.transition,
+            event.task_id,
+            event.attempt,
         )
+
+
+def with_deliveries(db: Connection, moments: Sequence[Moment], *, job_ids: Collection[int]) -> Sequence[Moment]:
+    """Return the entries of a timeline with the deliveries of the given jobs that made their transitions.
+
+    A batch of webhooks gives the time of its transaction to its deliveries and to its transitions. The index of the
+    deliveries is by this time.
+    """
+    times = {each.at for each in moments if each.who == WEBHOOK}
+    if not times:
+        return moments
+    rows = db.execute(
+        text("""
+            SELECT received_at, string_agg(guid, ', ' ORDER BY guid) AS guids FROM deliveries
+            WHERE received_at = ANY(:times) AND job_id = ANY(:jobs) GROUP BY received_at
+        """),
+        {"times": list(times), "jobs": list(job_ids)},
+    )
+    guids = {row.received_at: row.guids for row in rows}
+    return [replace(each, delivery=guids.get(each.at)) if each.who == WEBHOOK else each for each in moments]
 
 
 def in_order(moments: Iterable[Moment]) -> Sequence[Moment]:

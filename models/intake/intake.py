@@ -25,6 +25,7 @@ from models.routing import run_origins
 from models.routing.accounts import NewAccount, ensure_accounts
 from models.routing.runner_groups import GroupBook, Wanted
 from models.state import job_inserts, job_transitions
+from models.state.deliveries import WEBHOOK
 from models.upstream.backoffs import Standing, keys_of, standing
 from rules.claims.fairness import Budget
 from rules.claims.machines import JobState
@@ -82,7 +83,7 @@ def apply(
     *,
     budget: Budget,
     now: datetime,
-    who: str = "webhook",
+    who: str = WEBHOOK,
     lock_ms: int | None = None,
     access: Access = Access.ALLOWED,
 ) -> Applied:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row
 
 from models.db.prepared import Prepared
 from models.db.sql import text
-from models.state.transitions import insert_events
+from models.state.transitions import insert_events, of_running_task
 from rules.claims.machines import ClaimState, Stamp
 from rules.restore.restoring import Registered
 
@@ -38,8 +38,8 @@ _INSERT_MATCHED = Prepared(
         ORDER BY pair.place
         RETURNING id, job_id, pod_uid
     ), events AS (
-        INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why)
-        SELECT id, :now, :transition, NULL, :state, :who, :why FROM made
+        INSERT INTO claim_events (claim_id, at, transition, from_state, to_state, who, why, task_id, attempt)
+        SELECT id, :now, :transition, NULL, :state, :who, :why, :task_id, :attempt FROM made
     )
     SELECT id, job_id, pod_uid FROM made
     """,
@@ -55,6 +55,8 @@ _INSERT_MATCHED = Prepared(
     transition="text",
     who="text",
     why="text",
+    task_id="text",
+    attempt="bigint",
 )
 
 
@@ -89,6 +91,7 @@ def insert_matched(
         transition="claim",
         who=who,
         why="matched",
+        **of_running_task(),
     ).all()
 
 

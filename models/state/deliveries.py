@@ -11,6 +11,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 from models.db.base import Base
 from models.db.sql import text
 
+WEBHOOK = "webhook"
+"""Actor of the transitions that a delivery made. Their time is `received_at` of the delivery."""
+
 
 class Delivery(Base):
     """One delivery that was accepted. Its body is not stored. Deliveries that Ostler ignores have no row."""

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from models.db.engine import record_point
 from models.db.sql import text
+from models.state.transitions import of_running_task
 from rules.claims.machines import Machine
 
 
@@ -56,8 +57,8 @@ _INSERT = text(f"""
         ON CONFLICT (id) DO NOTHING
         RETURNING id, state
     ), events AS (
-        INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why)
-        SELECT seen.id, :now, 'job_seen', NULL, seen.state, :who, j.why
+        INSERT INTO job_events (job_id, at, transition, from_state, to_state, who, why, task_id, attempt)
+        SELECT seen.id, :now, 'job_seen', NULL, seen.state, :who, j.why, :task_id, CAST(:attempt AS bigint)
         FROM seen JOIN jsonb_to_recordset(CAST(:jobs AS jsonb)) AS j (id bigint, why text) ON j.id = seen.id
     )
     SELECT guid, NULL AS job_id FROM fresh UNION ALL SELECT NULL, id FROM seen
@@ -87,7 +88,7 @@ def insert(
     contains the reason for the first event of the job.
     """
     values = {"deliveries": json.dumps(deliveries), "outcome": outcome, "now": now}
-    rows = db.execute(_INSERT, values | {"jobs": json.dumps(jobs), "who": who}).all()
+    rows = db.execute(_INSERT, values | {"jobs": json.dumps(jobs), "who": who, **of_running_task()}).all()
     inserted = [row.job_id for row in rows if row.job_id is not None]
     if inserted:
         record_point(db, "job_seen", machine=Machine.JOB, rows=len(inserted))

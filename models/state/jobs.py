@@ -116,6 +116,8 @@ class JobEvent(Base):
     to_state: Mapped[str]
     who: Mapped[str]
     why: Mapped[str]
+    task_id: Mapped[str | None] = mapped_column(comment="id of the Celery task of the transition, as in Flower")
+    attempt: Mapped[int | None] = mapped_column(comment="number of the task's execution; the first one has 1")
     latency_ms: Mapped[int | None]
 
 

@@ -21,6 +21,7 @@ from models.state import stalls
 from models.state.claims import Claim
 from models.state.jobs import Job
 from ostler import telemetry
+from ostler.running_task import running_task
 from rules.claims.machines import TRANSITIONS, Machine, allowed
 
 for _transition in TRANSITIONS.values():
@@ -34,6 +35,12 @@ _EXECUTING = """, jit = NULL, leased_until = NULL, spare_since = NULL, stamp_aft
     stamp = CASE WHEN stamp = 'removing' THEN 'off' ELSE stamp END"""
 # The job might have lost its pool while it was claimed. The hold `no_pool` lets `rematch` find a new pool.
 _REQUEUED = ", hold_reason = CASE WHEN t.pool_id IS NULL THEN 'no_pool' ELSE t.hold_reason END"
+
+
+def of_running_task() -> dict[str, str | int | None]:
+    """Return the task that makes a transition, for the columns `task_id` and `attempt` of its event."""
+    task = running_task()
+    return {"task_id": task.id, "attempt": task.attempt}
 
 
 @cache
@@ -50,8 +57,9 @@ def _moving(table: str, guard: str, state: str, sets: str, *, columns: str = "t.
             FROM old WHERE t.id = old.id
             RETURNING {columns}, old.from_state, old.changed_at AS left_at
         ), events AS (
-            INSERT INTO {event}_events ({event}_id, at, transition, from_state, to_state, who, why, latency_ms)
-            SELECT id, :now, :transition, from_state, :target, :who, :why,
+            INSERT INTO {event}_events ({event}_id, at, transition, from_state, to_state, who, why, task_id, attempt,
+                                        latency_ms)
+            SELECT id, :now, :transition, from_state, :target, :who, :why, :task_id, CAST(:attempt AS bigint),
                    greatest(0, 1000 * extract(epoch FROM CAST(:now AS timestamptz) - left_at))::bigint
             FROM moved
         )
@@ -90,6 +98,7 @@ def _move(
             "now": now,
             "who": who,
             "why": why,
+            **of_running_task(),
             **given,
         },
     ).all()
@@ -136,6 +145,8 @@ _MOVE_JOBS = Prepared(
     now="timestamptz",
     who="text",
     why="text",
+    task_id="text",
+    attempt="bigint",
 )
 
 
@@ -157,6 +168,7 @@ def move_many_jobs(
         now=now,
         who=who,
         why=why,
+        **of_running_task(),
     )
     moved = [row.id for row in rows]
     if moved:
@@ -197,9 +209,10 @@ def insert_events(
         return
     db.execute(
         text(f"""
-            INSERT INTO {kind}_events ({kind}_id, at, transition, from_state, to_state, who, why)
-            SELECT id, :now, :name, NULL, :state, :who, :why FROM unnest(CAST(:ids AS bigint[])) AS new (id)
+            INSERT INTO {kind}_events ({kind}_id, at, transition, from_state, to_state, who, why, task_id, attempt)
+            SELECT id, :now, :name, NULL, :state, :who, :why, :task_id, CAST(:attempt AS bigint)
+            FROM unnest(CAST(:ids AS bigint[])) AS new (id)
         """),
-        {"ids": list(ids), "name": name, "state": state, "now": now, "who": who, "why": why},
+        {"ids": list(ids), "name": name, "state": state, "now": now, "who": who, "why": why, **of_running_task()},
     )
     record_point(db, name, machine=allowed(name).machine, rows=len(ids))

@@ -13,7 +13,7 @@ import inspect
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from ostler import telemetry
 from ostler.errors import Conflict, RateLimited, Retryable, UpstreamError
 from ostler.logging import about, ids_of
 from ostler.reasons import cause_of
+from ostler.running_task import running
 from ostler.task_names import TaskName, queue_of, short_name
 from rules.upstream.retry import RetryPolicy
 from tasks.worker.app import app
@@ -195,7 +196,7 @@ def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Cal
             outcome = "failed"
             waits = client_waits.brief_waits() if policy.brief_waits else nullcontext()
             try:
-                with waits, about(task=self.name, **ids_of(given)), _reported():
+                with waits, about(task=self.name, **ids_of(given)), _named(self), _reported():
                     _execute(self, functools.partial(body, self) if bind else body, given)
                 outcome = "succeeded"
             except Retry:
@@ -223,6 +224,10 @@ def task(name: TaskName, *, policy: Policy, bind: bool = False) -> Callable[[Cal
         return registered
 
     return register
+
+
+def _named(task: Task) -> AbstractContextManager[None]:
+    return running(task.request.id, attempt=task.request.retries + 1)
 
 
 def _execute(task: Task, body: Callable[..., None], arguments: dict[str, Any]) -> None:

@@ -92,6 +92,8 @@ class Event(Shown):
     to_state: str = Field(examples=["claimed"])
     who: str = Field(examples=["dispatch"])
     why: str = Field(examples=["matched"])
+    task_id: str | None = Field(description="Celery task that made the transition, as in Flower; null: no task did")
+    attempt: int | None = Field(description="number of the task's execution; the first one has 1", examples=[1])
     latency_ms: int | None = Field(description="milliseconds in `from_state`", examples=[180])
 
 

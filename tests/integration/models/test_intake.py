@@ -16,10 +16,13 @@ from sqlalchemy import event as database_events
 from sqlalchemy.exc import DBAPIError
 
 from github_adapters.webhooks import parse_workflow_job
+from models.browse.jobs import job_story
+from models.browse.pods import pod_story
 from models.db.engine import transaction
 from models.intake import intake
 from models.intake.binding_locks import Contended
 from models.intake.intake import Outcome
+from ostler.timings import Timings
 from rules.intake.events import WorkflowJobEvent
 from tests.database import Database
 from tests.integration.models.webhook_rows import (
@@ -441,3 +444,23 @@ def test_batch_names_the_jobs_that_need_a_locked_row_without_a_wait(database: Da
         with pytest.raises(Contended) as contended:  # a row that is waited for ends in a time-out of the lock instead
             transaction(engine, lambda db: intake.apply(db, batch, budget=BUDGET, now=NOW, lock_ms=200))
     assert contended.value.jobs == {1}
+
+
+def test_timeline_names_the_delivery_of_each_webhook(database: Database) -> None:
+    engine = database.engine
+    pool = add_pool(engine, "linux")
+    deliver(engine, queued(1), queued(2), now=NOW)
+    claim = add_claim(engine, pool, 1, runner="r-1")
+    deliver(engine, in_progress(1, "r-1"), now=NOW + timedelta(seconds=1))
+    with engine.connect() as db:
+        story = job_story(db, 1, timings=Timings(), now=NOW)
+        rows = db.execute(text("SELECT guid, job_id, action FROM deliveries")).all()
+        pod = db.execute(text("SELECT name FROM runner_pods")).scalar_one()
+        of_pod = pod_story(db, pod)
+    assert story is not None
+    assert of_pod is not None
+    guids = {row.action: row.guid for row in rows if row.job_id == 1}
+    named = {(each.what, each.transition): each.delivery for each in story.timeline if each.who == "webhook"}
+    assert named[("job", "job_seen")] == guids["queued"]
+    assert named[(f"claim {claim}", "execute")] == guids["in_progress"]
+    assert [each.delivery for each in of_pod.timeline if each.transition == "execute"] == [guids["in_progress"]]

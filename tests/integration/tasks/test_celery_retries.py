@@ -117,6 +117,16 @@ def test_failed_step_is_repeated_by_a_message_before_it_is_due(step: Step) -> No
     assert step.is_done()
 
 
+def test_events_of_a_step_name_its_task_and_its_attempt(step: Step) -> None:
+    step.error = AWAY
+    message = step.run()
+    step.error = None
+    step.run(message)
+    events = step.stage.rows("SELECT task_id, attempt FROM claim_events WHERE who LIKE 'worker:%' ORDER BY id")
+    assert {each.task_id for each in events} == {"of-a-test"}
+    assert events[-1].attempt == 2
+
+
 def test_message_of_a_step_that_resume_sent_first_changes_nothing(step: Step) -> None:
     step.error = AWAY
     message = step.run()
