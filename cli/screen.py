@@ -19,7 +19,7 @@ from rich.text import Text
 
 from cli.output import age, duration
 from cli.tables import plain, shorten, wrap
-from rules.claims.machines import ClaimState, Purpose
+from rules.claims.machines import ClaimState, JobState, Purpose
 from rules.pools.pod_states import PodState
 from rules.sweeps.limits import Repaired
 
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import SQLAlchemyError
 
     from models.browse.fleet import AccountLine, PoolLine
+    from models.browse.jobs import JobStory
     from models.browse.repairs import RepairCount
     from models.browse.statistics import ClaimCount
     from models.browse.waits import Waits
+    from ostler.timings import Timings
 
 T = TypeVar("T")
 
@@ -133,6 +135,35 @@ def render(
         *_accounts(fleet, _sorted_accounts(fleet.accounts, sort), width=width, most=most_accounts),
         Text(),
         *foot,
+    )
+
+
+def waiting_job(db: Connection, place: int, *, timings: Timings, now: datetime) -> JobStory | None:
+    """Return the queued job at a place in the order of their arrival, with its explanation, or None. The first is 0."""
+    from models.browse.jobs import JobFilter, job_story, list_jobs
+    from models.browse.page import Order
+
+    rows = list_jobs(db, JobFilter(state=JobState.QUEUED), order=Order.OLDEST, limit=place + 1).rows
+    return job_story(db, rows[place].id, timings=timings, now=now) if place < len(rows) else None
+
+
+def render_job(story: JobStory | None, *, width: int, now: datetime, hint: str) -> Sequence[RenderableType]:
+    """Return the screen of a job: what it waits for, what helps, and the check of each step."""
+    head = Text(f"{now:%H:%M:%S} UTC   {hint}", "bold", no_wrap=True, overflow="ellipsis")
+    if story is None:
+        return head, one_line("no further job is queued")
+    job, why = story.job, story.why
+    width = max(NARROWEST, min(width, WIDEST))
+    table = fixed_table(("check", 12, "left"), ("result", 6, "left"), ("evidence", width - 20, "left"))
+    for each in why.checks:
+        add_row(table, each.step.replace("_", " "), each.result, each.evidence)
+    told = [why.summary, *([] if why.cure is None else [f"What helps: {why.cure}"])]
+    return (
+        head,
+        one_line(f"{job.repository} {job.name} (job {job.id}), {age(job.queued_at, now=now)} old, {job.account}"),
+        *(Text(line, "bold") for words in told for line in wrap(plain(words), width)),
+        Text(),
+        table,
     )
 
 

@@ -16,18 +16,21 @@ from rich.live import Live
 from rich.text import Text
 
 from cli.output import Json, print_json, query, speaking_to_postgres
-from cli.screen import Fleet, Sort, no_answer, read, render
+from cli.screen import Fleet, Sort, no_answer, read, render, render_job, waiting_job
 from cli.stats import shown
 from cli.tables import plain
+from ostler import settings
 from ostler.clock import utcnow
 from ostler.errors import StoreUnreachable
-from ostler.settings import load_stores
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from models.browse.fleet import AccountLine
     from ostler.secrets import Secret
+
+MOST_JOBS = 200
+"""Number of queued jobs that the key `j` opens, one after the other."""
 
 _CTRL_C = b"\x03"
 _LOCAL_FLAGS = 3
@@ -41,7 +44,10 @@ def top(
     ] = 2,
     as_json: Json = False,
 ) -> None:
-    """Show the fleet live: pools, accounts, claims and repairs. The keys are s (next order of the rows) and q (quit).
+    """Show the fleet live: pools, accounts, claims and repairs.
+
+    The keys are s (next order of the rows), j (explain the queued job that came first, then the next one), f (back to
+    the fleet) and q (quit).
 
     For a pool, `oldest` is the age of the oldest queued job without a hold whose account has budget for one more Pod of
     the pool. Waits are those of the last hour. If the output is not a terminal, the screen is printed once.
@@ -59,9 +65,9 @@ def top(
 def _show_live(console: Console, *, every: float) -> None:
     from models.db.engine import make_engine
 
-    url = load_stores().database_url
+    url = settings.load_stores().database_url
     engine = make_engine(url, pool_size=1, application="ostler-cli")
-    orders, order = list(Sort), 0
+    orders, order, opened = list(Sort), 0, 0
     try:
         with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
             keys = b""
@@ -69,23 +75,32 @@ def _show_live(console: Console, *, every: float) -> None:
                 if _CTRL_C in keys:
                     raise KeyboardInterrupt
                 order = (order + keys.count(b"s")) % len(orders)
-                live.update(_picture(engine, url, console, orders[order]), refresh=True)
+                opened = 0 if b"f" in keys else min(opened + keys.count(b"j"), MOST_JOBS)
+                live.update(_picture(engine, url, console, orders[order], opened=opened), refresh=True)
                 keys = pressed(every)
     finally:
         engine.dispose()
 
 
-def _picture(engine: Engine, url: Secret, console: Console, sort: Sort) -> RenderableType:
-    """Return the screen, or a line if Postgres does not answer. Raises `ConfigurationError` if it refuses the login."""
+def _picture(engine: Engine, url: Secret, console: Console, sort: Sort, *, opened: int) -> RenderableType:
+    """Return the screen, or a line if Postgres does not answer. Raises `ConfigurationError` if it refuses the login.
+
+    `opened` is the place of the job on the screen, the first one is 1. It is 0 for the fleet.
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
+    now = utcnow()
     try:
         with speaking_to_postgres(url), engine.connect() as db:
-            fleet = read(db, now=utcnow())
+            if opened:
+                story = waiting_job(db, opened - 1, timings=settings.read(settings.Timed).timings, now=now)
+                hint = f"queued job {opened}   j: next job   f: fleet   q: quit"
+                return Group(*render_job(story, width=console.width, now=now, hint=hint))
+            fleet = read(db, now=now)
     except (StoreUnreachable, SQLAlchemyError) as error:
         problem = str(error) if isinstance(error, StoreUnreachable) else no_answer(error)
         return Group(Text(f"{utcnow():%H:%M:%S} UTC   q: quit", "bold"), Text(plain(problem), "red"))
-    hint = f"ordered by {sort}   s: next order   q: quit"
+    hint = f"ordered by {sort}   s: next order   j: jobs   q: quit"
     return Group(*render(fleet, width=console.width, height=console.height, sort=sort, hint=hint))
 
 

@@ -119,6 +119,20 @@ def test_top_on_a_terminal_changes_its_order_and_ends_with_q(operator: Operator)
         assert termios.tcgetattr(terminal)[3] & termios.ECHO > before[3] & termios.ECHO
 
 
+def test_top_opens_the_queued_jobs_one_after_the_other(operator: Operator) -> None:
+    with on_a_terminal(operator.environment(), "top", "--every", "60") as (process, until, terminal):
+        until("repairs in the last hour")
+        (first,) = operator.json("jobs", "--state", "queued", "--sort", "oldest", "--limit", "1")
+        os.write(terminal, b"j")
+        assert f"(job {first['id']})" in until("evidence")
+        os.write(terminal, b"j" * 50)
+        until("no further job is queued")
+        os.write(terminal, b"f")
+        until("repairs in the last hour")
+        os.write(terminal, b"q")
+        assert process.wait(timeout=60) == 0
+
+
 def test_top_on_a_terminal_ends_with_ctrl_c(operator: Operator) -> None:
     count_pods(operator)
     with on_a_terminal(operator.environment(), "top", "--every", "60") as (process, until, terminal):
