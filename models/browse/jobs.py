@@ -13,7 +13,7 @@ from models.browse.accounts import held_by
 from models.browse.claims import claim_events
 from models.browse.claims import shown as shown_claim
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
-from models.browse.timeline import Moment, in_order, with_deliveries
+from models.browse.timeline import Moment, in_order, repairs_of, with_deliveries
 from models.browse.waits import expected
 from models.claims import pod_ends, registrations, runner_failures
 from models.claims.matching import offered
@@ -168,11 +168,13 @@ def job_story(
         {"id": job_id, "most": MOST_EVENTS, "seen": None if accounts is None else list(accounts)},
     ).all()
     facts = _facts(db, job, claims, accounts=accounts, timings=timings, now=now)
-    timeline = with_deliveries(db, _timeline(db, events, claims), job_ids=[job.id])
+    # A repair can name what others have, so only readers of the whole fleet see it.
+    repairs = repairs_of(db, job.id) if accounts is None else ()
+    timeline = with_deliveries(db, in_order([*_timeline(db, events, claims), *repairs]), job_ids=[job.id])
     return JobStory(job, events, claims, timeline, facts)
 
 
-def _timeline(db: Connection, events: Sequence[Row[Any]], claims: Sequence[Row[Any]]) -> Sequence[Moment]:
+def _timeline(db: Connection, events: Sequence[Row[Any]], claims: Sequence[Row[Any]]) -> list[Moment]:
     found = [Moment.of_event("job", event) for event in events]
     of_claims = claim_events(db, [claim.id for claim in claims])
     found += [Moment.of_event(f"claim {event.claim_id}", event) for event in of_claims]
@@ -183,7 +185,7 @@ def _timeline(db: Connection, events: Sequence[Row[Any]], claims: Sequence[Row[A
         at = first or claim.pod_over_at or claim.deletion_at or claim.pod_gone_at
         if at is not None:
             found.append(Moment(at, f"pod {claim.pod}", None, "ended", why=describe(pod_ends.end_of(claim))))
-    return in_order(found)
+    return found
 
 
 def _facts(

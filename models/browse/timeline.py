@@ -12,12 +12,17 @@ from sqlalchemy import Connection, Row
 from models.db.sql import text
 from models.state.deliveries import WEBHOOK
 
+REPAIR = "repair"
+"""Subject of an entry that is a repair by a sweep. Its second state is what the sweep did."""
+
+MOST_REPAIRS = 50
+
 
 @dataclass(frozen=True, slots=True)
 class Moment:
     """One entry of a timeline.
 
-    - `what`: the subject, for example `job`, `claim 9` or `pod small-1`.
+    - `what`: the subject, for example `job`, `claim 9`, `pod small-1` or `repair`.
     - `transition`: the name of the transition (`rules.claims.machines`), or None.
     - `from_state`, `to_state`: its state before and after. The first state of a subject has no state before it.
     - `who`: the process that committed the transition, or None.
@@ -56,6 +61,17 @@ class Moment:
             event.task_id,
             event.attempt,
         )
+
+
+def repairs_of(db: Connection, job_id: int) -> Sequence[Moment]:
+    """Return the repairs of a job by sweeps, without those of dry runs. The newest `MOST_REPAIRS` are returned."""
+    rows = db.execute(
+        text("""
+            SELECT at, sweep, what, why FROM repairs WHERE job_id = :id AND NOT dry ORDER BY id DESC LIMIT :most
+        """),
+        {"id": job_id, "most": MOST_REPAIRS},
+    )
+    return [Moment(row.at, REPAIR, None, row.what, who=row.sweep, why=row.why) for row in rows]
 
 
 def with_deliveries(db: Connection, moments: Sequence[Moment], *, job_ids: Collection[int]) -> Sequence[Moment]:

@@ -5,18 +5,24 @@ Positions are percentages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from models.browse.timeline import REPAIR, Moment
 from rules.claims.machines import JobState
 from rules.pools.pod_states import PodState
 
 SHOWN = (PodState.STARTING, PodState.WARM, PodState.RESERVED, PodState.BUSY)
 _SECOND = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)
-PHASES = ("queued", "claimed", "minted", "delivered", "executing")
+PHASES = ("queued", "claimed", "stamped", "minted", "delivered", "executing")
+_STAMPED = "stamp_on"
+_UNSTAMPED = frozenset({"stamp_removing", "stamp_gave_up"})
+_AGAIN = frozenset({"job_requeue", "begin_release"})
+"""Transitions that are marked as retries: the job is queued again, or its claim is released."""
+MOST_MARKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +75,31 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A retry or a repair on the time axis, in words. `kind` is `retry` or `repair`."""
+
+    x: float
+    kind: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Axis:
     """The time axis of a job. `seconds` is the length of the axis."""
 
     begins: datetime
     seconds: float
     lanes: Sequence[Lane]
+    marks: Sequence[Mark]
 
 
-def axis(job: Any, claims: Sequence[Any], events: Sequence[Any], *, now: datetime) -> Axis:
-    """Return the time axis of a job from the rows of `models.browse.jobs.job_story`. The oldest row comes first."""
+def axis(
+    job: Any, claims: Sequence[Any], events: Sequence[Any], *, now: datetime, timeline: Sequence[Moment] = ()
+) -> Axis:
+    """Return the time axis of a job from the rows of `models.browse.jobs.job_story`. The oldest row comes first.
+
+    `timeline` has the stamps, the retries and the repairs.
+    """
     times: dict[str, list[tuple[datetime, datetime | None]]] = {phase: [] for phase in PHASES}
     over = job.completed_at if job.state == JobState.COMPLETED else None
     executed = next((each for each in reversed(claims) if _executed(each, job)), None)
@@ -98,12 +119,42 @@ def axis(job: Any, claims: Sequence[Any], events: Sequence[Any], *, now: datetim
                 times[phase].append((begin, later[0] if later else over))
     if began is not None:
         times["executing"].append((began, over))
+    times["stamped"] = _stamped(claims, timeline, over=over)
     spans = [span for each in times.values() for span in each]
     begins: datetime = min(job.queued_at, *(begin for begin, _ in spans))
     ends: datetime = max(begins, *(end or now for _, end in spans))
     whole = max((ends - begins).total_seconds(), 0.001)
     lanes = [_lane(phase, each, begins=begins, whole=whole, now=now) for phase, each in times.items()]
-    return Axis(begins, whole, lanes)
+    marks = [
+        Mark(round(100 * min(1.0, max(0.0, (at - begins).total_seconds() / whole)), 3), kind, words)
+        for at, kind, words in _marks(timeline)
+    ]
+    return Axis(begins, whole, lanes, marks[-MOST_MARKS:])
+
+
+def _stamped(
+    claims: Sequence[Any], timeline: Sequence[Moment], *, over: datetime | None
+) -> list[tuple[datetime, datetime | None]]:
+    """Return when the Pods of the claims had a stamp. A stamp stays until it is removed or its claim ends."""
+    ends = {f"claim {claim.id}": claim.ended_at or over for claim in claims}
+    since: dict[str, datetime] = {}
+    found: list[tuple[datetime, datetime | None]] = []
+    for each in timeline:
+        if each.transition == _STAMPED:
+            since.setdefault(each.what, each.at)
+        elif each.transition in _UNSTAMPED and each.what in since:
+            found.append((since.pop(each.what), each.at))
+    return found + [(at, ends.get(what, over)) for what, at in since.items()]
+
+
+def _marks(timeline: Sequence[Moment]) -> Iterator[tuple[datetime, str, str]]:
+    for each in timeline:
+        if each.what == REPAIR:
+            yield each.at, "repair", f"{each.who} {each.to_state}"
+        elif each.transition in _AGAIN:
+            yield each.at, "retry", f"{each.what} {each.to_state}"
+        elif each.attempt is not None and each.attempt > 1:
+            yield each.at, "retry", f"{each.what} {each.to_state}, attempt {each.attempt}"
 
 
 def _executed(claim: Any, job: Any) -> bool:

@@ -166,7 +166,7 @@ class Pages:
             "ahead": story.facts.ahead,
             "claims": [(each, describe(end_of(each))) for each in story.claims],
             "timeline": story.timeline,
-            "axis": drawings.axis(story.job, story.claims, story.events, now=now),
+            "axis": drawings.axis(story.job, story.claims, story.events, now=now, timeline=story.timeline),
             "github": self._settings.github_url,
         }
         return Shown("job.html", now, values, live=story.job.state != JobState.COMPLETED)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from models.browse.timeline import REPAIR, Moment
 from rules.pools.pod_states import PodState
 from web.ui.drawings import Curve, axis, bar
 
@@ -23,9 +24,15 @@ def job(state: str = "running", *, queued: float = 0, started: float | None = No
 
 
 def claim(
-    created: float, minted: float | None = None, delivered: float | None = None, ended: float | None = None
+    created: float,
+    minted: float | None = None,
+    delivered: float | None = None,
+    ended: float | None = None,
+    *,
+    number: int = 1,
 ) -> Any:
-    return SimpleNamespace(created_at=at(created), minted_at=at(minted), delivered_at=at(delivered), ended_at=at(ended))
+    times = {"created_at": created, "minted_at": minted, "delivered_at": delivered, "ended_at": ended}
+    return SimpleNamespace(id=number, **{name: at(seconds) for name, seconds in times.items()})
 
 
 def event(seconds: float, state: str) -> Any:
@@ -67,6 +74,41 @@ def test_axis_shows_a_released_claim_and_the_second_wait() -> None:
         "claimed": [(2, 1), (9, 1)],
         "minted": [(3, 5)],
     }
+
+
+def moment(seconds: float, what: str, state: str, transition: str | None = None, **more: Any) -> Moment:
+    return Moment(T0 + timedelta(seconds=seconds), what, None, state, transition=transition, **more)
+
+
+def test_axis_shows_how_long_the_pod_of_each_claim_was_stamped() -> None:
+    timeline = [
+        moment(3, "claim 1", "on", "stamp_on"),
+        moment(5, "claim 1", "removing", "stamp_removing"),
+        moment(9, "claim 2", "on", "stamp_on"),
+    ]
+    rows = [claim(2, number=1), claim(8, number=2)]
+    drawn = axis(job("claimed"), rows, [event(0, "queued")], now=T0 + timedelta(seconds=10), timeline=timeline)
+    (lane,) = (each for each in drawn.lanes if each.phase == "stamped")
+    assert [(each.x, each.width) for each in lane.spans] == [(30, 20), (90, 10)]
+
+
+def test_axis_marks_retries_and_repairs() -> None:
+    timeline = [
+        moment(1, "claim 1", "minted", "mint", attempt=2),
+        moment(2, "claim 1", "releasing", "begin_release", attempt=1),
+        moment(3, REPAIR, "release", who="stale_claims"),
+        moment(4, "job", "queued", "job_requeue"),
+        moment(5, "job", "claimed", "job_claim", attempt=1),
+        moment(99, REPAIR, "requeue", who="unresolved_jobs"),
+    ]
+    drawn = axis(job("queued"), [], [event(0, "queued")], now=T0 + timedelta(seconds=10), timeline=timeline)
+    assert [(each.x, each.kind, each.words) for each in drawn.marks] == [
+        (10, "retry", "claim 1 minted, attempt 2"),
+        (20, "retry", "claim 1 releasing"),
+        (30, "repair", "stale_claims release"),
+        (40, "retry", "job queued"),
+        (100, "repair", "unresolved_jobs requeue"),
+    ]
 
 
 def test_axis_has_no_negative_bar_when_clocks_differ() -> None:

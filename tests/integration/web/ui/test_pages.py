@@ -671,7 +671,7 @@ def test_limited_token_does_not_read_who_holds_an_account(dashboard: Dashboard) 
     assert ("held by an operator since" in shown, "alice" in shown) == (True, False)
 
 
-@pytest.mark.parametrize(("path", "most"), [("/ui/jobs", 6), ("/ui/jobs/100", 19), ("/ui/pools/{}", 16)])
+@pytest.mark.parametrize(("path", "most"), [("/ui/jobs", 6), ("/ui/jobs/100", 20), ("/ui/pools/{}", 16)])
 def test_page_is_read_by_few_statements(dashboard: Dashboard, path: str, most: int) -> None:
     dashboard.account()
     dashboard.job(100, pool_id=(pool_id := dashboard.pool()))
