@@ -16,7 +16,7 @@ from typing import TypeAlias
 from redis.exceptions import RedisError
 
 from k8s_adapters.calls.client import KubeClient, make_client
-from k8s_adapters.hooks.hook_pods import HookPodView
+from k8s_adapters.runners.hook_pods import HookPodView
 from ostler import telemetry
 from ostler.errors import UpstreamError
 from ostler.logging import get_logger

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 
 from k8s_adapters.calls.client import KubeClient
 from k8s_adapters.cluster.watching import HookPodWatch, PodWatch, PoolWatch, Watch
-from k8s_adapters.hooks.hook_pods import HookPodView, list_hook_pods_at
 from k8s_adapters.pools.pools import list_pools_at
+from k8s_adapters.runners.hook_pods import HookPodView, list_hook_pods_at
 from k8s_adapters.runners.pods import list_pods_at
 from ostler.clock import utcnow
 from rules.claims.hook_pods import HookPod

@@ -17,10 +17,10 @@ import urllib3
 
 from k8s_adapters.calls.client import Json, KubeClient, object_path
 from k8s_adapters.calls.retry import find_failure
-from k8s_adapters.hooks.hook_pods import HookPodView, read_hook_pod
 from k8s_adapters.names import HOOK_OF_LABEL, POOL_LABEL
 from k8s_adapters.pools.pool_reader import read_pool
 from k8s_adapters.pools.pools import pool_path
+from k8s_adapters.runners.hook_pods import HookPodView, read_hook_pod
 from k8s_adapters.runners.pods import read_pod
 from ostler.errors import Retryable
 from rules.claims.pod_view import PodView

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from k8s_adapters.calls.client import KubeClient
-from k8s_adapters.hooks.hook_pods import HookPodView, read_hook_pod
 
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.runners.hook_pods import HookPodView, read_hook_pod
 from watch import subjects
 from watch.hints import Hints
 from watch.subjects import HookPods
