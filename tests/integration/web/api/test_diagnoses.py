@@ -186,7 +186,8 @@ def test_hook_pods_are_hidden_with_the_end_of_a_pod_that_others_had_too(stage: S
     stage.job(101, pool_id=pool_id, account_id=8)
     other = add_claim(stage.engine, pool_id, 101, account_id=8)
     stage.execute(
-        "UPDATE claims SET pod_uid = :uid, runner_pod_id = :id, ended_at = now(), state = 'ended', jit = NULL WHERE id = :other",
+        "UPDATE claims SET pod_uid = :uid, runner_pod_id = :id, ended_at = now(), state = 'ended', jit = NULL "
+        "WHERE id = :other",
         uid=row.uid,
         id=row.id,
         other=other,
