@@ -12,6 +12,7 @@ from k8s_adapters.runners.pods import list_pods
 from ostler.clock import utcnow
 from rules.claims.pod_view import PodView
 from tasks.pools import observe
+from tasks.pools.reconcile import reconcile
 from tests.integration.tasks.conftest import Stage
 from tests.integration.tasks.pools.fleet import kept
 
@@ -27,7 +28,8 @@ def test_listed_at_is_the_time_before_the_list(stage: Stage, monkeypatch: pytest
         return list_pods(*given, **named)
 
     monkeypatch.setattr(observe, "list_pods", listing)
-    kept(stage)
+    ((pool_id,),) = stage.rows("SELECT id FROM pools")
+    reconcile.run(pool_id=pool_id)  # as after a wake, so it makes a list of its own
 
     (pool,) = stage.rows("SELECT listed_at FROM pools")
     assert pool.listed_at <= began[-1]
