@@ -28,6 +28,14 @@ def kept(stage: Stage) -> None:
         reconcile.run(pool_id=message["pool_id"], shared=message.get("shared", False))
 
 
+def woken(stage: Stage) -> None:
+    """Mirror the pools, and reconcile each once as after a wake: with a list of its own."""
+    nodes.clear()
+    pools.run()
+    for message in stage.outbox.take("ostler.reconcile"):
+        reconcile.run(pool_id=message["pool_id"])
+
+
 def retired(stage: Stage) -> None:
     """Run the sent retirements."""
     for message in stage.outbox.take("ostler.retire"):

@@ -11,7 +11,7 @@ import pytest
 from k8s_adapters.runners.pods import list_pods
 from models.pools import pool_plans
 from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.pools.fleet import NEW, kept, new_tick, polls, reasons, retired, spec, stamp
+from tests.integration.tasks.pools.fleet import NEW, kept, new_tick, polls, reasons, retired, spec, stamp, woken
 
 
 def fleet(stage: Stage, why: str) -> list[str]:
@@ -51,7 +51,7 @@ def test_a_pod_claimed_right_after_the_list_survives(
 
     claims: list[int] = []
     monkeypatch.setattr("tasks.pools.observe.list_pods", late)
-    kept(stage)
+    woken(stage)
     retired(stage)
     new_tick(stage)
     kept(stage)

@@ -13,7 +13,18 @@ from k8s_adapters.runners.pods import list_pods
 from rules.claims.pod_view import PodView
 from tasks.pools.mirror_pools import pools
 from tests.integration.tasks.conftest import Stage
-from tests.integration.tasks.pools.fleet import beats, kept, new_tick, polls, reasons, retired, rounds, spec, the_pool
+from tests.integration.tasks.pools.fleet import (
+    beats,
+    kept,
+    new_tick,
+    polls,
+    reasons,
+    retired,
+    rounds,
+    spec,
+    the_pool,
+    woken,
+)
 
 
 def test_pods_that_end_before_their_first_poll_are_made_with_a_backoff(stage: Stage) -> None:
@@ -133,7 +144,7 @@ def test_pods_are_created_when_the_list_of_the_pool_is_slow(stage: Stage, monkey
         return list_pods(*args, **more)
 
     monkeypatch.setattr("tasks.pools.observe.list_pods", slow)
-    kept(stage)
+    woken(stage)
     assert len(stage.pods()) == 3
 
 
