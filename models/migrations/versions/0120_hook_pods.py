@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0119"
-down_revision = "0118"
+revision = "0120"
+down_revision = "0119"
 branch_labels = None
 depends_on = None
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0120"
-down_revision = "0119"
+revision = "0121"
+down_revision = "0120"
 branch_labels = None
 depends_on = None
 
