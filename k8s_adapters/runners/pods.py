@@ -85,7 +85,7 @@ def list_ended_pods(
     The API server selects these Pods, so their number determines the length of the answer, and not the size of the
     pool. A Pod that is not in the list might exist, and might be over. Raises `Retryable` as `list_pods` does.
     """
-    pages = _pages(client, namespace=namespace, pool=pool, fields=_ENDED, policy=policy)
+    pages = raw_pages(client, namespace=namespace, selector=_selector(pool), fields=_ENDED, policy=policy)
     return [read_pod(item) for page in pages for item in page["items"] or ()]
 
 
