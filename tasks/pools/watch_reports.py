@@ -69,8 +69,7 @@ def pods_changed(
         pool_ids.update(rt.transaction(watch_reports.pools_named, namespaces=[namespace], names=others))
     if endings:
         record_endings(rt, endings)
-    if hooks:
-        record_hook_pods(rt, hooks)
+    record_hook_pods(rt, hooks or {})
     if gone:
         pool_ids |= report_gone(rt, gone)
     for pool_id in sorted(pool_ids | ended_ids):
@@ -93,6 +92,8 @@ def record_endings(rt: Runtime, endings: Mapping[str, Mapping[str, Any]]) -> Non
 
 def record_hook_pods(rt: Runtime, hooks: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Record hook Pods with their runner Pods. A hook Pod in an unknown format is skipped."""
+    if not hooks:
+        return
     known = {uid: read_all(pods) for uid, pods in hooks.items()}
     left = len(known) - rt.transaction(hook_pods.record, known)
     if left:
