@@ -1,7 +1,7 @@
 """Deadlines of Pods that execute a job of a pool with `maxJobDuration`.
 
-Each reconcile of the pool sets the missing deadlines. If the API server fails, a later reconcile sets them. No other
-step waits for a deadline; in particular, the delivery of a JIT does not wait.
+Each reconcile with a list of all Pods sets the missing deadlines. If the API server fails, a later reconcile sets them.
+No other step waits for a deadline; in particular, the delivery of a JIT does not wait.
 """
 
 from __future__ import annotations
