@@ -169,9 +169,9 @@ class Waker:
     def may_reconcile(self, pool_id: int) -> bool:
         """Return True if a reconcile of this pool may begin; False if the last one began too recently.
 
-        Each reconcile lists all Pods of the pool, so the reconciles of a large pool need time between them: 2 s for
-        1,000 Pods, and none for fewer than 100 Pods. If the result is True, the time until the next reconcile starts
-        now. The result is also True if Redis does not answer.
+        A reconcile without a shared list makes a list of its own, so the reconciles of a large pool need time between
+        them: 2 s for 1,000 Pods, and none for fewer than 100 Pods. If the result is True, the time until the next
+        reconcile starts now. The result is also True if Redis does not answer.
         """
         try:
             pods = int(self._redis.get(count_key(pool_id)) or 0)
