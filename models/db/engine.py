@@ -26,7 +26,6 @@ from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from models.db import client_waits
-from models.db.driver import DriverConnection, rollback, use_driver
 from models.db.sql import text
 from ostler import clock, telemetry
 from ostler.errors import ConfigurationError
@@ -84,7 +83,6 @@ def make_engine(url: Secret, *, pool_size: int, application: str) -> Engine:
             "keepalives_count": 3,
         },
     )
-    use_driver(engine)
     event.listen(engine, "connect", _limit_waits)
     event.listen(engine, "handle_error", _leave_a_read_only_server)
     _ping_after_a_while(engine)
@@ -193,7 +191,7 @@ def _is_in_recovery(connection: DBAPIConnection | None) -> bool | None:
     """Return True if the server of a connection is a standby. The transaction of the connection is rolled back."""
     if connection is None:
         return None
-    rollback(connection)
+    connection.rollback()
     cursor = connection.cursor()
     cursor.execute("SELECT pg_is_in_recovery()")
     (found,) = cursor.fetchone() or (None,)
@@ -325,11 +323,7 @@ def _run(db: Connection, body: Callable[[Connection], T]) -> T:
     waits = client_waits.lock_waits()
     if waits is None:
         return body(db)
-    limit = f"SET LOCAL lock_timeout = {waits.seconds * 1000:.0f}"
-    if isinstance(db, DriverConnection):
-        db.before_next(limit)
-    else:
-        db.exec_driver_sql(limit)
+    db.exec_driver_sql(f"SET LOCAL lock_timeout = {waits.seconds * 1000:.0f}")
     try:
         return body(db)
     except DBAPIError as error:
