@@ -96,7 +96,10 @@ def spec_of(row: Pool) -> PoolSpec:
     The previous release writes the columns alone. Until the next mirror of such a pool, and for a pool that is not
     mirrored any more, the columns decide. They do not contain the builder, the hook Pods and the overlay.
     """
-    spec = _spec_of_columns(row) if row.spec is None else _spec_of_json(row, row.spec)
+    try:
+        spec = _spec_of_columns(row) if row.spec is None else _spec_of_json(row, row.spec)
+    except msgspec.ValidationError:  # written by a later release that was rolled back; the pool must still drain
+        spec = _spec_of_columns(row)
     if any(getattr(row, column) != value for column, value in _values(spec).items() if column not in _NOT_COMPARED):
         spec = _spec_of_columns(row)
     deleted_at = row.draining_since or row.deleted_at or (row.created_at if row.draining else None)

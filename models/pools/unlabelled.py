@@ -13,15 +13,16 @@ def pool_before(db: Connection, pool: PoolSpec) -> str | None:
     """Return the name of the pool that already serves the jobs without labels of an account of `pool`, or None."""
     rows = db.execute(
         text("""
-            SELECT id, uid, name, allowed_accounts, allowed_repositories FROM pools
+            SELECT id, uid, namespace, name, allowed_accounts, allowed_repositories FROM pools
             WHERE serves_unlabelled AND deleted_at IS NULL AND NOT draining
         """)
     ).all()
+    own_name = (pool.namespace, pool.name)  # also of the row of an object that was deleted and created again
     return earlier_pool(
         [
             Declared(row.id, row.name, frozenset(row.allowed_accounts), frozenset(row.allowed_repositories))
             for row in rows
-            if row.uid != pool.uid
+            if row.uid != pool.uid and (row.namespace, row.name) != own_name
         ],
         own_id=next((row.id for row in rows if row.uid == pool.uid), None),
         accounts=pool.allowed_accounts,

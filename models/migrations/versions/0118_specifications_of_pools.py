@@ -1,7 +1,8 @@
 """Column for the specification of a pool as JSON.
 
 The previous release writes only the older columns, so this release writes both, and reads the columns where they
-differ. The next release drops the columns that only the mirror and `spec_of` use: scale_down_delay,
+differ. The next release uses these columns no more, and the release after it drops them, because the workers of two
+releases run side by side during a deployment. They are those that only the mirror and `spec_of` use: scale_down_delay,
 max_unavailable_percent, max_surge, max_concurrent, drain_timeout, max_job_seconds, max_runner_age, replicas_writer.
 """
 

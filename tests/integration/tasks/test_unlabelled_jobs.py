@@ -47,6 +47,17 @@ def test_a_second_pool_is_refused_by_name_and_follows_when_the_first_gives_up(st
     assert "pool second already" in condition(stage, "Degraded", "third")["message"]
 
 
+def test_pool_that_was_created_again_is_not_refused_because_of_its_old_row(stage: Stage) -> None:
+    stage.pool("first", replicas=1, serveUnlabelled=True)
+    kept(stage)
+    # The object was deleted with its finalizer removed by hand, so its row is neither draining nor deleted.
+    stage.rows("UPDATE pools SET uid = 'of-the-old-object' WHERE name = 'first'")
+    new_tick(stage)
+    kept(stage)
+    assert served(stage) == {"first"}
+    assert condition(stage, "Degraded", "first")["status"] == "False"
+
+
 def not_given(stage: Stage, pod: str, github: StubGitHub, *, age: float = 130) -> Any:
     """Let a runner be idle for `age` seconds while its job without labels is queued, and return the claim."""
     unlabelled(stage)

@@ -55,6 +55,14 @@ def test_row_of_an_older_release_has_what_its_columns_contain(name: str) -> None
     )
 
 
+@pytest.mark.parametrize("unreadable", [{"workload": "LaterKind"}, {"volumes": 3}, {"name": None}])
+def test_columns_replace_the_json_that_a_later_release_wrote(unreadable: dict[str, Any]) -> None:
+    written = row(POOL)
+    assert written.spec is not None
+    found = spec_of(row(POOL, spec=written.spec | unreadable))
+    assert (found.name, found.replicas, found.workload) == (POOL.name, POOL.replicas, POOL.workload)
+
+
 def test_columns_that_an_older_release_wrote_later_replace_the_json() -> None:
     newer = replace(POOL, generation=8, replicas=9, max_surge=2, paused=True)
     found = spec_of(row(newer, spec=row(POOL).spec))
