@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from cli import (
     accounts,
     alerts,
+    certificates,
     changes,
     check_deploy,
     claims,
@@ -123,6 +124,7 @@ app.add_typer(debug.app, name="debug", rich_help_panel=LOOK)
 app.command("check-deploy", rich_help_panel=INSTALL)(check_deploy.check_deploy)
 app.command("verify-deploy", rich_help_panel=INSTALL)(verify_deploy.verify_deploy)
 app.command("hold-connection", hidden=True)(verify_deploy.hold_connection)
+app.command(rich_help_panel=INSTALL)(certificates.certificates)
 app.command(rich_help_panel=INSTALL)(alerts.alerts)
 app.command(rich_help_panel=INSTALL)(grafana.grafana)
 app.command(rich_help_panel=INSTALL)(traces.traces)

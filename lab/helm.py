@@ -67,7 +67,7 @@ def render(
     """
     if kubeconfig is None:
         values = _with_certificate(values or {})
-    with _values_file(values) as file:
+    with _values_file(with_image(values)) as file:
         extra = [f"--kube-version={_KUBERNETES}", *(f"--api-versions={each}" for each in api_versions)]
         extra += ["--include-crds"] if crds else []
         extra += ["--is-upgrade"] if upgrade else []
@@ -86,15 +86,19 @@ def upgrade_install(
     release: str = "ostler",
     hooks: bool = False,
     crds: bool = False,
+    take_ownership: bool = False,
 ) -> None:
     """Install the release, or upgrade it with only these values. Create the namespace if it does not exist.
+
+    With `take_ownership`, objects that Helm did not make become part of the release.
 
     Hooks are left out by default, because hooks need a kubelet. Without a kubelet, Helm would wait for them until it
     gives up. Raises `HelmRefused`.
     """
-    with _values_file(values) as file:
+    with _values_file(with_image(values)) as file:
         extra = [] if hooks else ["--no-hooks"]
         extra += [] if crds else ["--skip-crds"]
+        extra += ["--take-ownership"] if take_ownership else []
         command = ["upgrade", "--install", release, str(chart), f"--values={file}", "--create-namespace"]
         _run([*command, f"--namespace={namespace}", *extra], kubeconfig=kubeconfig)
 
@@ -115,10 +119,21 @@ def uninstall(*, kubeconfig: Path, namespace: str, release: str = "ostler", hook
 
 def lint(chart: Path = CHART, values: Values | None = None) -> str:
     """Run `helm lint --strict` and return its output. Raises `HelmRefused` if it finds an error."""
-    with _values_file(values) as file:
+    with _values_file(with_image(values)) as file:
         return _run(
             ["lint", "--strict", str(chart), f"--values={file}", f"--kube-version={_KUBERNETES}"], kubeconfig=None
         )
+
+
+def with_image(values: Values | None) -> Values:
+    """Return the values with a repository of the image, which the chart requires, unless they set the image's fields.
+
+    Values that are no mapping stay, so that the chart refuses them.
+    """
+    image = (values or {}).get("image", {})
+    if not isinstance(image, Mapping) or "repository" in image:
+        return values or {}
+    return {**(values or {}), "image": {"repository": "ostler", **image}}
 
 
 def _with_certificate(values: Values) -> Values:

@@ -122,6 +122,7 @@ app.kubernetes.io/component: {{ . }}
 
 {{/* The image, by digest if the values have one, or else by tag. */}}
 {{- define "ostler.image" -}}
+{{- include "ostler.complete" . -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
 {{- printf "%s@%s" .repository .digest -}}

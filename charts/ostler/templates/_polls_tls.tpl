@@ -8,6 +8,16 @@ true
 {{- end -}}
 {{- end -}}
 
+{{/*
+What creates the chart's own CAs: "helm", "job", or empty if the chart has no own CA. Helm must read them back from the
+cluster at each upgrade, so a Job creates them if this rendering has no cluster.
+*/}}
+{{- define "ostler.caBy" -}}
+{{- if include "ostler.ownCA" . -}}
+{{- .Values.web.tls.ownCA.createdBy | default (ternary "helm" "job" (not (empty (lookup "v1" "Namespace" "" "kube-system")))) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The Secret with web's certificate. */}}
 {{- define "ostler.pollsTlsSecret" -}}
 {{- .Values.web.tls.existingSecret | default (printf "%s-polls-tls" (include "ostler.fullname" .)) -}}
@@ -23,8 +33,8 @@ Pod's template and never changes. Only its content changes.
 {{- $tls.caConfigMap -}}
 {{- else if or $tls.caBundle (and (include "ostler.ownCA" .) (not .Values.dispatchUrl)) -}}
 ostler-polls-ca
-{{- else if and $tls.enabled (not .Values.dispatchUrl) -}}
-{{- fail "web.tls: runner Pods need the CA of a certificate that the chart does not create: set the CA in web.tls.caBundle, or name a ConfigMap of the runners' namespace in web.tls.caConfigMap" -}}
+{{- else -}}
+{{- include "ostler.complete" . -}}
 {{- end -}}
 {{- end -}}
 

@@ -65,9 +65,6 @@ terminating Pod.
 {{- fail (printf "workers.%s.%s: minReplicas %d is more than maxReplicas %d" $group $way (int $bounds.minReplicas) (int $bounds.maxReplicas)) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $values.keda.enabled (not $.Values.keda.redis.address) -}}
-{{- fail (printf "keda.redis.address: it is not set, and workers.%s scales by the length of the queues in Redis: set it to host:port" $group) -}}
-{{- end -}}
 {{- end -}}
 {{- range $queue := list "dispatch" "github" "pools" "retire" "sweeps" -}}
 {{- if not (has $queue $served) -}}

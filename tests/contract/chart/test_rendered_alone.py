@@ -1,0 +1,224 @@
+"""The chart without a cluster, as Argo CD renders it: few values, one message, no drift, a Job for the certificate."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.x509.verification import PolicyBuilder, Store
+
+from cli.output import MISTAKE
+from k8s_adapters.client import KubeClient, make_client
+from lab import helm, kubectl
+from lab.control_plane import ClusterAccess
+from lab.control_plane_access import write_kubeconfig
+from ostler.errors import Forbidden
+from tests.integration.cli.test_operator import run_command
+
+FEWEST: dict[str, Any] = {"image": {"repository": "registry.example/ostler"}}
+ALONE = {**FEWEST, "web": {"tls": {}}}
+"""The same values for `helm.render`, which then adds no certificate."""
+
+
+def rendered(values: helm.Values | None = None, **more: Any) -> list[helm.Manifest]:
+    return helm.render(values={**ALONE, **(values or {})}, **more)
+
+
+def test_one_value_is_enough_and_two_renderings_are_equal() -> None:
+    first = rendered()
+    assert first == rendered()
+    assert {each["kind"] for each in first} >= {"Deployment", "Job", "NetworkPolicy", "ValidatingAdmissionPolicy"}
+    assert [each for each in first if each["kind"] == "Secret"] == []
+
+
+def test_one_message_names_every_value_that_is_missing() -> None:
+    values = {
+        "image": {"repository": ""},
+        "ingress": {"enabled": True},
+        "runners": {"containers": {"enabled": True}},
+        "web": {"tls": {"existingSecret": "mine"}},
+        "workers": {"small": {"keda": {"enabled": True}}},
+    }
+    with pytest.raises(helm.HelmRefused, match="5 values are missing: ") as told:
+        helm.render(values=values)
+    for each in (
+        "image.repository: it is not set: build the image with `docker build --file compose/Dockerfile",
+        "ingress.host: it is not set",
+        "networkPolicies.apiServer.addresses: it is not set",
+        "web.tls.caBundle or web.tls.caConfigMap: neither is set",
+        "keda.redis.address: it is not set, and workers.small",
+    ):
+        assert each in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"createdBy": "helm"}, "Helm must read the CA back from the cluster.*set ..?job"),
+        ({"signer": "1", "trusted": ["1", "2"]}, "only Helm with access to the cluster can replace a CA"),
+        ({"createdBy": "me"}, "createdBy"),
+    ],
+)
+def test_an_own_ca_that_a_rendering_cannot_have_is_refused(own: dict[str, Any], said: str) -> None:
+    with pytest.raises(helm.HelmRefused, match=said):
+        rendered({"web": {"tls": {"ownCA": own}}})
+
+
+def test_another_image_or_another_namespace_makes_another_job() -> None:
+    def job(values: dict[str, Any]) -> str:
+        names = [str(each["metadata"]["name"]) for each in rendered(values) if each["kind"] == "Job"]
+        (found,) = [name for name in names if "-certificates-" in name]
+        return found
+
+    changes = ({}, {"image": {"repository": "a"}}, {"runners": {"namespace": "others"}}, {"priorityClassName": "high"})
+    names = {job(each) for each in changes}
+    assert len(names) == 4
+    assert all(name.startswith("ostler-certificates-") for name in names)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release that was rendered without the cluster and applied to it."""
+
+    admin: KubeClient
+    access: ClusterAccess
+    namespace: str
+    runners: str
+    folder: Path
+    values: dict[str, Any]
+    manifests: list[helm.Manifest]
+
+    def kubectl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(kubectl.build()), f"--kubeconfig={self.access.kubeconfig}", *arguments]
+        file = f"--filename={self.folder / 'rendered.yaml'}"
+        return subprocess.run([*command, file], capture_output=True, text=True, check=False, timeout=120)
+
+    def apply(self) -> str:
+        done = self.kubectl("apply")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def kubeconfig(self) -> Path:
+        """Return a kubeconfig with the rights of the Job."""
+        account = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/ostler-certificates/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+        token = self.admin.request("POST", account, body=body)["status"]["token"]
+        path = self.folder / "kubeconfig"
+        write_kubeconfig(path, url=self.access.url, ca_file=self.access.ca_file, token=token)
+        return path
+
+    def run_job(self) -> subprocess.CompletedProcess[str]:
+        (job,) = [
+            each for each in self.manifests if each["kind"] == "Job" and "-certificates-" in str(each["metadata"])
+        ]
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        return run_command({}, *container["args"], "--kubeconfig", str(self.kubeconfig()))
+
+    def data(self, kind: str, name: str, namespace: str | None = None) -> dict[str, str]:
+        found = self.admin.request("GET", f"/api/v1/namespaces/{namespace or self.namespace}/{kind}/{name}")
+        data: dict[str, str] = found["data"]
+        return data
+
+    def everything(self) -> list[dict[str, str]]:
+        return [
+            self.data("secrets", "ostler-polls-ca"),
+            self.data("secrets", "ostler-polls-tls"),
+            self.data("configmaps", "ostler-polls-ca", self.runners),
+        ]
+
+
+@pytest.fixture
+def release(
+    admin: KubeClient, control_plane: ClusterAccess, namespace: str, runners: str, tmp_path: Path
+) -> Iterator[Release]:
+    given = {"runners": {"namespace": runners, "create": False}, "admissionPolicy": {"enabled": False}}
+    manifests = rendered(given, namespace=namespace)
+    # `kubectl apply` knows no hooks, and every object needs a namespace.
+    (tmp_path / "rendered.yaml").write_text(yaml.safe_dump_all(manifests))
+    release = Release(admin, control_plane, namespace, runners, tmp_path, given, manifests)
+    release.apply()
+    yield release
+    release.kubectl("delete", "--wait=false")
+
+
+def test_applying_the_rendering_twice_changes_nothing(release: Release) -> None:
+    assert {line.rpartition(" ")[2] for line in release.apply().splitlines()} == {"unchanged"}
+    assert release.kubectl("diff").returncode == 0
+    assert release.run_job().returncode == 0
+    before = release.everything()
+    release.apply()
+    assert release.kubectl("diff").returncode == 0
+    assert release.everything() == before
+
+
+def test_the_job_makes_a_certificate_that_runner_pods_trust_and_a_second_run_keeps_it(release: Release) -> None:
+    first = release.run_job()
+    assert first.stdout == "created: Secret ostler-polls-ca, Secret ostler-polls-tls, ConfigMap ostler-polls-ca\n"
+    ca, tls, bundle = before = release.everything()
+    certificate = x509.load_pem_x509_certificate(base64.b64decode(tls["tls.crt"]))
+    trusted = x509.load_pem_x509_certificates(bundle["ca.crt"].encode())
+    host = x509.DNSName(f"ostler-web-polls.{release.namespace}.svc")
+    PolicyBuilder().store(Store(trusted)).build_server_verifier(host).verify(certificate, [])
+    assert set(ca) == {"1.crt", "1.key", "1.ends"}
+    assert "PRIVATE" not in first.stdout + first.stderr
+
+    assert release.run_job().stdout == "nothing is missing, and nothing was changed\n"
+    assert release.everything() == before
+    path = f"/api/v1/namespaces/{release.namespace}/secrets/ostler-polls-tls"
+    release.admin.request("DELETE", path)
+    assert release.run_job().stdout == "created: Secret ostler-polls-tls\n"
+    assert release.everything()[0] == ca
+
+
+def test_helm_takes_over_a_release_that_was_rendered_and_keeps_its_certificate(release: Release) -> None:
+    assert release.run_job().returncode == 0
+    before = release.everything()
+    values = {**release.values, **FEWEST}
+    where = {"kubeconfig": release.access.kubeconfig, "namespace": release.namespace}
+    helm.upgrade_install(values=values, take_ownership=True, **where)
+    ca, tls, bundle = release.everything()
+    assert [ca, tls] == before[:2]
+    assert bundle["ca.crt"].strip() == before[2]["ca.crt"].strip()
+    helm.uninstall(**where)
+
+
+def test_objects_that_do_not_fit_each_other_are_named_with_a_cure(release: Release) -> None:
+    assert release.run_job().returncode == 0
+    path = f"/api/v1/namespaces/{release.namespace}/secrets/ostler-polls-ca"
+    release.admin.request("DELETE", path)
+    told = release.run_job()
+    assert told.returncode not in {0, MISTAKE}
+    assert "does not contain the CA of Secret ostler-polls-ca: add the CA to the ConfigMap" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "kind"),
+    [
+        ("PATCH", "ostler", "secrets"),
+        ("GET", "ostler", "secrets"),
+        ("POST", "", "secrets"),
+        ("DELETE", "ostler-polls-ca", "secrets"),
+        ("PATCH", "other", "configmaps"),
+    ],
+)
+def test_the_job_has_no_right_to_any_other_object(release: Release, method: str, name: str, kind: str) -> None:
+    client = make_client(kubeconfig=str(release.kubeconfig()))
+    body = {"apiVersion": "v1", "kind": "Secret" if kind == "secrets" else "ConfigMap", "metadata": {"name": "ostler"}}
+    content = {"content_type": "application/apply-patch+yaml", "query": {"fieldManager": "a"}}
+    try:
+        with pytest.raises(Forbidden):
+            client.request(
+                method,
+                f"/api/v1/namespaces/{release.namespace}/{kind}/{name}".rstrip("/"),
+                body=body if method in {"PATCH", "POST"} else None,
+                **(content if method == "PATCH" else {}),
+            )
+    finally:
+        client.close()
