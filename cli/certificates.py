@@ -24,7 +24,7 @@ def certificates(
 ) -> None:
     """Create the CA, the certificate of web and the CA bundle of runner Pods. What exists is not changed."""
     from cli.cluster import calling
-    from k8s_adapters.polls_certificates import Wanted, ensure
+    from k8s_adapters.cluster.polls_certificates import Wanted, ensure
     from ostler import logging
 
     logging.configure(process="certificates")

@@ -168,6 +168,10 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         IN_CLUSTER,
         "contract/chart/test_release.py::test_a_release_comes_grows_is_refused_goes_back_and_goes",
     ),
+    "the Job `certificates`, if the chart is rendered without a cluster (GitOps) | must not": (
+        "contract/chart/test_rendered_alone.py::test_the_job_has_no_right_to_any_other_object",
+        "unit/k8s_adapters/test_polls_certificates.py::test_a_second_run_changes_nothing",
+    ),
     "the uninstall (a hook of the chart) | must not": (
         IN_RUNNERS,
         IN_CLUSTER,

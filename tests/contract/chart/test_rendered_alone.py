@@ -15,12 +15,12 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from cli.output import MISTAKE
-from k8s_adapters.client import KubeClient, make_client
+from k8s_adapters.calls.client import KubeClient, make_client
 from lab import helm, kubectl
 from lab.control_plane import ClusterAccess
 from lab.control_plane_access import write_kubeconfig
 from ostler.errors import Forbidden
-from tests.integration.cli.test_operator import run_command
+from tests.integration.cli.test_operator import Done, run_command
 
 FEWEST: dict[str, Any] = {"image": {"repository": "registry.example/ostler"}}
 ALONE = {**FEWEST, "web": {"tls": {}}}
@@ -77,7 +77,12 @@ def test_another_image_or_another_namespace_makes_another_job() -> None:
         (found,) = [name for name in names if "-certificates-" in name]
         return found
 
-    changes = ({}, {"image": {"repository": "a"}}, {"runners": {"namespace": "others"}}, {"priorityClassName": "high"})
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"image": {"repository": "a"}},
+        {"runners": {"namespace": "others"}},
+        {"priorityClassName": "high"},
+    )
     names = {job(each) for each in changes}
     assert len(names) == 4
     assert all(name.startswith("ostler-certificates-") for name in names)
@@ -114,7 +119,7 @@ class Release:
         write_kubeconfig(path, url=self.access.url, ca_file=self.access.ca_file, token=token)
         return path
 
-    def run_job(self) -> subprocess.CompletedProcess[str]:
+    def run_job(self) -> Done:
         (job,) = [
             each for each in self.manifests if each["kind"] == "Job" and "-certificates-" in str(each["metadata"])
         ]
@@ -158,7 +163,7 @@ def test_applying_the_rendering_twice_changes_nothing(release: Release) -> None:
     assert release.everything() == before
 
 
-def test_the_job_makes_a_certificate_that_runner_pods_trust_and_a_second_run_keeps_it(release: Release) -> None:
+def test_the_job_makes_a_trusted_certificate_and_a_second_run_keeps_it(release: Release) -> None:
     first = release.run_job()
     assert first.stdout == "created: Secret ostler-polls-ca, Secret ostler-polls-tls, ConfigMap ostler-polls-ca\n"
     ca, tls, bundle = before = release.everything()
@@ -181,12 +186,12 @@ def test_helm_takes_over_a_release_that_was_rendered_and_keeps_its_certificate(r
     assert release.run_job().returncode == 0
     before = release.everything()
     values = {**release.values, **FEWEST}
-    where = {"kubeconfig": release.access.kubeconfig, "namespace": release.namespace}
-    helm.upgrade_install(values=values, take_ownership=True, **where)
+    kubeconfig, namespace = release.access.kubeconfig, release.namespace
+    helm.upgrade_install(values=values, take_ownership=True, kubeconfig=kubeconfig, namespace=namespace)
     ca, tls, bundle = release.everything()
     assert [ca, tls] == before[:2]
     assert bundle["ca.crt"].strip() == before[2]["ca.crt"].strip()
-    helm.uninstall(**where)
+    helm.uninstall(kubeconfig=kubeconfig, namespace=namespace)
 
 
 def test_objects_that_do_not_fit_each_other_are_named_with_a_cure(release: Release) -> None:
@@ -211,14 +216,11 @@ def test_objects_that_do_not_fit_each_other_are_named_with_a_cure(release: Relea
 def test_the_job_has_no_right_to_any_other_object(release: Release, method: str, name: str, kind: str) -> None:
     client = make_client(kubeconfig=str(release.kubeconfig()))
     body = {"apiVersion": "v1", "kind": "Secret" if kind == "secrets" else "ConfigMap", "metadata": {"name": "ostler"}}
-    content = {"content_type": "application/apply-patch+yaml", "query": {"fieldManager": "a"}}
+    content: dict[str, Any] = {"body": body} if method in {"PATCH", "POST"} else {}
+    if method == "PATCH":
+        content |= {"content_type": "application/apply-patch+yaml", "query": {"fieldManager": "a"}}
     try:
         with pytest.raises(Forbidden):
-            client.request(
-                method,
-                f"/api/v1/namespaces/{release.namespace}/{kind}/{name}".rstrip("/"),
-                body=body if method in {"PATCH", "POST"} else None,
-                **(content if method == "PATCH" else {}),
-            )
+            client.request(method, f"/api/v1/namespaces/{release.namespace}/{kind}/{name}".rstrip("/"), **content)
     finally:
         client.close()

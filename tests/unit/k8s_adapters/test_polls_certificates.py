@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from k8s_adapters.polls_certificates import Wanted, ensure
+from k8s_adapters.cluster.polls_certificates import Wanted, ensure
 from ostler.errors import Conflict, Gone, Invalid
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from k8s_adapters.client import Json, KubeClient, part
+from k8s_adapters.calls.client import Json, KubeClient, part
 from ostler.errors import Conflict, Gone, Invalid
 
 BUNDLE = "ostler-polls-ca"
