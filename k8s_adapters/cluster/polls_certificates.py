@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from k8s_adapters.calls.client import Json, KubeClient, part
-from ostler.errors import Conflict, Gone, Invalid
+from ostler.errors import ConfigurationError, Conflict, Gone
 
 BUNDLE = "ostler-polls-ca"
 """Name of the ConfigMap with the CAs that runner Pods trust, which is part of their template."""
@@ -48,7 +48,7 @@ class Wanted:
 def ensure(client: KubeClient, wanted: Wanted, *, now: datetime) -> list[str]:
     """Create the objects that are missing, and return their names. Objects that exist are not changed.
 
-    Raises `Invalid` if an existing object does not fit the others, and the errors of `KubeClient.request`.
+    Raises `ConfigurationError` if an existing object does not fit the others, and the errors of `KubeClient.request`.
     """
     made: list[str] = []
     ca = _had(client, _secret(wanted, wanted.ca_secret), lambda: _new_ca(now), made)
@@ -56,7 +56,7 @@ def ensure(client: KubeClient, wanted: Wanted, *, now: datetime) -> list[str]:
     tls = _had(client, _secret(wanted, wanted.tls_secret), lambda: _new_certificate(crt, key, wanted.hosts, now), made)
     names = part(part(tls, "metadata"), "annotations").get("ostler.dev/names")
     if names != ",".join(wanted.hosts):
-        raise Invalid(
+        raise ConfigurationError(
             f"Secret {wanted.tls_secret} has a certificate for {names}, and web needs one for {wanted.hosts[0]}: "
             "delete the Secret and run this command again"
         )
@@ -64,7 +64,7 @@ def ensure(client: KubeClient, wanted: Wanted, *, now: datetime) -> list[str]:
         path = f"/api/v1/namespaces/{namespace}/configmaps/{BUNDLE}"
         bundle = _had(client, path, lambda: {"kind": "ConfigMap", "data": {"ca.crt": crt}}, made)
         if crt.strip() not in part(bundle, "data").get("ca.crt", ""):
-            raise Invalid(
+            raise ConfigurationError(
                 f"ConfigMap {BUNDLE} in namespace {namespace} does not contain the CA of Secret {wanted.ca_secret}: "
                 "add the CA to the ConfigMap, or delete the ConfigMap and run this command again"
             )
@@ -101,7 +101,7 @@ def _text(secret: Json, name: str, key: str) -> str:
     try:
         return base64.b64decode(part(secret, "data")[key]).decode()
     except (KeyError, ValueError):
-        raise Invalid(f"Secret {name} has no {key}: delete the Secret and run this command again") from None
+        raise ConfigurationError(f"Secret {name} has no {key}: delete the Secret and run this command again") from None
 
 
 def _new_ca(now: datetime) -> Json:
@@ -122,7 +122,7 @@ def _new_certificate(ca: str, ca_key: str, hosts: Sequence[str], now: datetime) 
     authority = x509.load_pem_x509_certificate(ca.encode())
     signer = serialization.load_pem_private_key(ca_key.encode(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise Invalid("the CA of the release has no EC key: name a certificate in web.tls.existingSecret")
+        raise ConfigurationError("the CA of the release has no EC key: name a certificate in web.tls.existingSecret")
     key = ec.generate_private_key(ec.SECP256R1())
     ends = authority.not_valid_after_utc
     builder = _builder(authority.subject, _name(hosts[0]), key, now, ends=ends)

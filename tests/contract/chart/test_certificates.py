@@ -156,10 +156,12 @@ def test_certificate_does_not_outlive_its_ca(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("tls", "said"),
     [
-        ({}, "only if it can read it back from the cluster.*--dry-run=server.*certManager"),
         ({"caBundle": "-----BEGIN CERTIFICATE-----"}, "the chart would create its own certificate: name yours"),
-        ({"existingSecret": "a"}, "set the CA in web.tls.caBundle, or name a ConfigMap"),
-        ({"certManager": {"issuerRef": {"name": "a"}}}, "set the CA in web.tls.caBundle, or name a ConfigMap"),
+        ({"existingSecret": "a"}, "web.tls.caBundle or web.tls.caConfigMap: neither is set.*set the CA"),
+        (
+            {"certManager": {"issuerRef": {"name": "a"}}},
+            "web.tls.caBundle or web.tls.caConfigMap: neither is set.*set the CA",
+        ),
         ({"existingSecret": "a", "certManager": {"issuerRef": {"name": "a"}}, "caConfigMap": "b"}, "remove one"),
         ({"existingSecret": "a", "caBundle": "-----BEGIN CERTIFICATE-----", "caConfigMap": "b"}, "remove one"),
         ({"existingSecret": "a", "caBundle": "MIIB"}, "caBundle"),

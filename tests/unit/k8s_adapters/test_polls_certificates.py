@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from k8s_adapters.cluster.polls_certificates import Wanted, ensure
-from ostler.errors import Conflict, Gone, Invalid
+from ostler.errors import ConfigurationError, Conflict, Gone
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOST = "ostler-web-polls.ostler.svc"
@@ -103,6 +103,6 @@ def test_an_object_that_does_not_fit_is_named_and_not_changed(change: dict[str, 
     run(cluster)
     cluster.objects |= change
     before = dict(cluster.objects)
-    with pytest.raises(Invalid, match=said):
+    with pytest.raises(ConfigurationError, match=said):
         run(cluster)
     assert cluster.objects == before
