@@ -56,9 +56,13 @@ def render(
     crds: bool = False,
     api_versions: Iterable[str] = (),
     upgrade: bool = False,
+    hooks: bool = True,
+    only: str | None = None,
     kubeconfig: Path | None = None,
 ) -> list[Manifest]:
-    """Return every object that the chart renders, hooks included. `crds` adds the objects of its folder `crds/`.
+    """Return every object that the chart renders, `hooks` included. `crds` adds the objects of its folder `crds/`.
+
+    `only` is the path of a template in the chart: the objects of other templates are left out.
 
     `api_versions` lists kinds, as `group/version/Kind`, that the cluster is assumed to serve besides Kubernetes' own.
     `upgrade` renders as `helm upgrade` would. With a `kubeconfig`, the templates can look up objects in that cluster.
@@ -71,6 +75,8 @@ def render(
         extra = [f"--kube-version={_KUBERNETES}", *(f"--api-versions={each}" for each in api_versions)]
         extra += ["--include-crds"] if crds else []
         extra += ["--is-upgrade"] if upgrade else []
+        extra += [] if hooks else ["--no-hooks"]
+        extra += [f"--show-only={only}"] if only else []
         extra += ["--validate", "--dry-run=server"] if kubeconfig is not None else []
         command = ["template", release, str(chart), f"--namespace={namespace}", f"--values={file}"]
         said = _run([*command, *extra], kubeconfig=kubeconfig)
