@@ -193,6 +193,7 @@ def test_good_pools_are_taken_as_they_are_written() -> None:
         "routingPriority": -1,
         "allowedAccounts": [7],
         "allowForks": True,
+        "serveUnlabelled": True,
         "startTarget": "2m",
         "allowedRepositories": ["acme/app"],
         "assignedUser": True,

@@ -62,7 +62,7 @@ def test_a_worker_makes_stamps_lists_and_deletes_runners(cast: Cast, pool: PoolS
     assert put_on.outcome is taken_off.outcome is StampOutcome.DONE
     assert name in listed
     assert pods == [name]
-    assert gone is Deletion.ACCEPTED
+    assert gone is Deletion.REMOVED
 
 
 def test_a_worker_reads_pools_and_writes_their_status_and_finalizers(cast: Cast, pool: PoolSpec) -> None:
