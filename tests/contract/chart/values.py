@@ -65,4 +65,5 @@ MATRIX: dict[str, dict[str, Any]] = {
         "flower": {"enabled": False},
     },
     "a namespace that exists": {"runners": {"create": False}, "migrate": {"enabled": False}, "fullnameOverride": "o"},
+    "a Job for the certificate": {"web": {"tls": {}}},
 }
