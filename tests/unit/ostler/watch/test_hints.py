@@ -50,7 +50,7 @@ def test_a_reconciler_is_woken_at_once_and_then_once_a_second() -> None:
     assert due(hints) == Batch(pools=["small"])
 
 
-def test_a_pool_needs_no_list_of_all_pods_while_all_ended_pods_are_in_a_terminal_phase() -> None:
+def test_pool_whose_ended_pods_are_in_a_terminal_phase_needs_no_full_list() -> None:
     hints, clock = made()
     hints.note(Hint.SPENT, uid="a", pool="small", in_terminal_phase=True)
     hints.note(Hint.SPENT, uid="b", pool="large", in_terminal_phase=True)
