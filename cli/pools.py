@@ -40,12 +40,25 @@ app = typer.Typer(no_args_is_help=True, help="Show, convert, scale, pause, drain
 def list_(
     form: Form,
     why: Annotated[bool, typer.Option("--why", help="show the last decision of the autoscaler for each pool")] = False,
+    versions: Annotated[
+        bool,
+        typer.Option(
+            "--versions",
+            help="show the image and the runner version of each pool, when GitHub refuses it, and the Pods of an older "
+            "template",
+        ),
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="also show pools whose RunnerPool was deleted")] = False,
     limit: Limit = 50,
 ) -> None:
     """List pools with the numbers of their Pods and jobs."""
     from models.browse.pools import PoolFilter, list_pools, pool_stories, told
 
+    if versions:
+        if why or everything:
+            raise typer.BadParameter("--versions cannot be used with --why or --all")
+        _print_versions(form)
+        return
     now = utcnow()
 
     def body(db: Connection) -> tuple[list[Seen], Obstacle | None]:
@@ -212,6 +225,41 @@ def _print_decisions(pools: Sequence[Seen], *, wide: bool) -> None:
         ),
         empty="no pools",
         wide=wide,
+    )
+
+
+def _print_versions(form: Form) -> None:
+    from models.browse.versions import pool_versions
+
+    found = query(pool_versions)
+    if printed(form, list(found), names=(each.name for each in found)):
+        return
+    print_table(
+        (
+            Column("pool", Kind.NAME),
+            Column("image", Kind.TEXT),
+            "runner",
+            "refused from",
+            "old Pods",
+            Column("with a job", drop=2),
+            Column("idle", drop=1),
+            Column("warning", Kind.TEXT, drop=None if any(each.warning for each in found) else 3),
+        ),
+        (
+            (
+                each.name,
+                each.image,
+                each.runner,
+                None if each.ends_at is None else f"{each.ends_at:%Y-%m-%d}",
+                each.old_pods,
+                each.with_job,
+                each.replaced,
+                each.warning,
+            )
+            for each in found
+        ),
+        empty="no pools",
+        wide=form is Form.WIDE,
     )
 
 

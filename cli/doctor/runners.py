@@ -7,23 +7,14 @@ pool's image.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 
 from cli.doctor.context import CALL_WITHIN, Context
 from cli.doctor.findings import Verdict, failed, ok, unknown, warning
-from rules.pools.runner_versions import SOON
+from rules.pools.runner_versions import SOON, version_of
 
 RELEASES = "compare with https://github.com/actions/runner/releases"
-
-_VERSION = re.compile(r"(?:^|/)[a-z0-9._-]*actions-runner[a-z0-9._-]*:v?(\d+\.\d+\.\d+)(?:[-@]|$)")
-
-
-def version_of(image: str) -> str | None:
-    """Return the runner version in the tag of an image whose name contains `actions-runner`. Otherwise return None."""
-    found = _VERSION.search(image)
-    return None if found is None else found[1]
 
 
 def runner_version(context: Context) -> Verdict:

@@ -1,7 +1,8 @@
-"""End of support of a runner version at GitHub, and the warning before the end."""
+"""Runner version in the tag of an image, end of support of a version at GitHub, and the warning before the end."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 
 SOON = timedelta(days=14)
@@ -9,6 +10,14 @@ SOON = timedelta(days=14)
 
 GitHub refuses a version 30 days after the release of the next version.
 """
+
+_VERSION = re.compile(r"(?:^|/)[a-z0-9._-]*actions-runner[a-z0-9._-]*:v?(\d+\.\d+\.\d+)(?:[-@]|$)")
+
+
+def version_of(image: str) -> str | None:
+    """Return the runner version in the tag of an image whose name contains `actions-runner`. Otherwise return None."""
+    found = _VERSION.search(image)
+    return None if found is None else found[1]
 
 
 def warn(version: str, ends_at: datetime | None, *, now: datetime) -> str | None:

@@ -95,6 +95,7 @@ class Dashboard:
                 Route("/jobs", pages.route(pages.jobs)),
                 Route("/jobs/{job_id}", pages.route(pages.job)),
                 Route("/pods/{name}", pages.route(pages.pod)),
+                Route("/pools", pages.route(pages.pools)),
                 Route("/pools/{pool_id}", pages.route(pages.pool)),
                 Route("/accounts/{account_id}", pages.route(pages.account)),
                 Route("/nodes", pages.route(pages.nodes)),

@@ -21,6 +21,7 @@ from models.api_tokens import Holder
 from models.browse import diagnoses
 from models.browse.accounts import AccountStory, account_choices, account_story
 from models.browse.changes import ChangeFilter, list_changes
+from models.browse.health import Obstacle, obstacles
 from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.nodes import read_nodes
 from models.browse.page import LARGEST, Choice, Page
@@ -28,6 +29,7 @@ from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
 from models.browse.pools import PoolStory, pool_choices, pool_story, told
 from models.browse.repairs import RepairCount, RepairFilter, count_repairs, list_repairs
 from models.browse.sweeps import SweepSeen, list_sweeps
+from models.browse.versions import PoolVersions, pool_versions
 from models.browse.waits import By, Waits, expected, waits
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
@@ -189,6 +191,18 @@ class Pages:
             raise _missing("Pod")
         story, why = found
         return Shown("pod.html", now, {"pod": story.pod, "story": story, "why": why}, live=story.pod.gone_at is None)
+
+    async def pools(self, request: Request) -> Shown:
+        """Answer with the image and the runner version of every pool, and what a deploy of Ostler would meet now."""
+        _need_fleet(_holder(request))
+        now = utcnow()
+
+        def body(db: Connection) -> tuple[Sequence[PoolVersions], Sequence[Obstacle]]:
+            return pool_versions(db), obstacles(db, now=now)
+
+        found, stopped = await self._database().run(body)
+        sums = {name: sum(getattr(each, name) or 0 for each in found) for name in ("with_job", "replaced", "old_pods")}
+        return Shown("pools.html", now, {"pools": found, "obstacles": stopped, "sums": sums, "most": MOST})
 
     async def pool(self, request: Request) -> Shown:
         """Answer with one pool: its problem, its Pods and jobs, its conditions, and the autoscaler's decision."""

@@ -351,6 +351,36 @@ def test_pool_list_shows_every_pod_in_one_number(operator: Operator) -> None:
     assert (cells["state"], cells["status age"]) == ("ready", "4s")
 
 
+def test_pool_list_shows_the_image_and_the_runner_of_every_pool(operator: Operator) -> None:
+    count_pods(operator)
+    operator.execute(
+        "UPDATE pools SET image = 'registry.example/ci:7', template_hash = 'h', "
+        'status = status || \'{"stale": 4, "reserved": 1}\''
+    )
+    operator.execute(
+        "INSERT INTO runner_versions (pool_id, version, template_hash, seen_at, ends_at) "
+        "SELECT id, '2.328.0', 'h', now(), '2026-12-24' FROM pools"
+    )
+    done = operator.run("pool", "list", "--versions")
+    head, row = (re.split(r"  +", line) for line in done.stdout.splitlines())
+    assert dict(zip(head, row, strict=True)) == {
+        "pool": "linux",
+        "image": "registry.example/ci:7",
+        "runner": "2.328.0",
+        "refused from": "2026-12-24",
+        "old Pods": "4",
+        "with a job": "2",
+        "idle": "5",
+        "warning": "-",
+    }
+    (told,) = operator.json("pool", "list", "--versions")
+    assert (told["image"], told["old_pods"], told["with_job"]) == ("registry.example/ci:7", 4, 2)
+    operator.execute("UPDATE pools SET image = 'actions-runner:2.330.0', template_hash = 'newer', status = NULL")
+    (told,) = operator.json("pool", "list", "--versions")
+    assert (told["runner"], told["ends_at"], told["old_pods"]) == ("2.330.0", None, None)
+    assert operator.run("pool", "list", "--versions", "--why").returncode == 2
+
+
 def test_pool_show_has_the_numbers_the_jobs_and_the_conditions(operator: Operator) -> None:
     count_pods(operator)
     (listed,) = operator.json("pool", "list")

@@ -395,20 +395,6 @@ def test_a_definition_of_another_version_is_told_by_what_differs() -> None:
     assert cluster.lacks(ours, {"a": []}, "v") == ["v.a"]
 
 
-@pytest.mark.parametrize(
-    ("image", "version"),
-    [
-        ("ghcr.io/actions/actions-runner:2.328.0", "2.328.0"),
-        ("registry:5000/our-actions-runner:v2.330.1-gpu", "2.330.1"),
-        ("actions-runner:2.330.1@sha256:0", "2.330.1"),
-        ("actions-runner:latest", None),
-        ("registry.example/ci/runner:2.330.1", None),
-    ],
-)
-def test_only_an_image_that_is_tagged_by_its_runner_tells_its_version(image: str, version: str | None) -> None:
-    assert runners.version_of(image) == version
-
-
 @pytest.mark.parametrize(("refused", "outcome"), [(True, OK), (False, BAD), (None, DUNNO)])
 def test_policy_check_fails_when_the_collector_passes_and_is_unknown_when_untried(
     monkeypatch: pytest.MonkeyPatch, refused: bool | None, outcome: Outcome

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rules.pools.runner_versions import SOON, warn
+from rules.pools.runner_versions import SOON, version_of, warn
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -24,3 +24,17 @@ NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 )
 def test_a_version_is_told_of_from_two_weeks_before_its_end_on(ends_at: datetime | None, said: str | None) -> None:
     assert warn("2.330.0", ends_at, now=NOW) == said
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("ghcr.io/actions/actions-runner:2.328.0", "2.328.0"),
+        ("registry:5000/our-actions-runner:v2.330.1-gpu", "2.330.1"),
+        ("actions-runner:2.330.1@sha256:0", "2.330.1"),
+        ("actions-runner:latest", None),
+        ("registry.example/ci/runner:2.330.1", None),
+    ],
+)
+def test_version_is_read_only_from_the_tag_of_a_runner_image(image: str, version: str | None) -> None:
+    assert version_of(image) == version

@@ -97,6 +97,7 @@ PATHS = (
     "/ui/",
     "/ui/jobs",
     "/ui/jobs/100",
+    "/ui/pools",
     "/ui/pools/1",
     "/ui/pods/pod-1",
     "/ui/accounts/7",
@@ -407,6 +408,36 @@ def test_pool_shows_its_problem_its_pods_and_its_decision(dashboard: Dashboard) 
     assert "No reconcile has counted the Pods" in text_of(
         dashboard, f"/ui/pools/{dashboard.pool('new', labels=('x',))}"
     )
+
+
+def test_pools_show_images_versions_and_the_pods_that_a_deploy_meets(dashboard: Dashboard) -> None:
+    assert "There is no pool yet." in text_of(dashboard, "/ui/pools")
+    confirm(dashboard)
+    outdated = {"type": "RunnerOutdated", "status": "True", "reason": "VersionExpires", "message": "ends on Friday"}
+    small = ready(dashboard, warm=2, starting=1, reserved=1, busy=4, ending=1, stale=3, conditions=[outdated])
+    dashboard.pool("tagged", labels=("other",))
+    dashboard.execute("UPDATE pools SET image = 'ghcr.io/actions/actions-runner:2.330.0' WHERE name = 'tagged'")
+    dashboard.execute("UPDATE pools SET image = 'registry.example/ci:7', template_hash = 'h' WHERE id = :id", id=small)
+    dashboard.execute(
+        "INSERT INTO runner_versions (pool_id, version, template_hash, seen_at, ends_at) "
+        "VALUES (:id, '2.328.0', 'h', now(), '2026-12-24'), (:id, '2.300.0', 'older', now(), '2026-01-01')",
+        id=small,
+    )
+    page = Parsed(dashboard.see("/ui/pools").text)
+    for each in (
+        "5 Pods have a job.",
+        "3 Pods are starting or warm.",
+        "3 Pods were made from an older template",
+        "small registry.example/ci:7 2.328.0 ends on Friday 2026-12-24 3 5 3",
+        "tagged ghcr.io/actions/actions-runner:2.330.0 2.330.0",
+    ):
+        assert each in page.text
+    assert f"/ui/pools/{small}" in page.values("href")
+    assert "2.300.0" not in page.text
+    dashboard.execute("INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '31 of 34 calls failed')")
+    assert "Wait: the autoscaler changes no pool: the gate of github" in text_of(dashboard, "/ui/pools")
+    limited = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[7]))
+    assert dashboard.see("/ui/pools", cookie=limited).status_code == 403
 
 
 def test_pod_shows_how_it_ended(dashboard: Dashboard) -> None:
