@@ -25,7 +25,9 @@ from web.api.database import Database as ApiDatabase
 from web.ui.app import mount_ui
 from web.ui.streams import Streams
 
-LISTS = ("/ui/", "/ui/jobs", "/ui/pools", "/ui/nodes", "/ui/sweeps", "/ui/repairs", "/ui/usage", "/ui/changes")
+LISTS = tuple(
+    f"/ui/{each}" for each in ("", "jobs", "pools", "nodes", "sweeps", "repairs", "waits", "usage", "changes")
+)
 """Paths of the pages that name no object."""
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\N{RIGHT-TO-LEFT OVERRIDE}txt.exe " + "x" * 300

@@ -101,6 +101,7 @@ class Dashboard:
                 Route("/nodes", pages.route(pages.nodes)),
                 Route("/sweeps", pages.route(pages.sweeps)),
                 Route("/repairs", pages.route(pages.repairs)),
+                Route("/waits", pages.route(pages.waits, live=False)),
                 Route("/usage", pages.route(pages.usage, live=False)),
                 Route("/changes", pages.route(pages.changes)),
                 Route("/change", forms.confirm),

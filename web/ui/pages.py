@@ -7,12 +7,13 @@ same accounts share the stream of a page, so many open pages cost little more th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlencode
 
-from pydantic import BaseModel
+from pydantic import AwareDatetime, BaseModel
 from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,17 +28,19 @@ from models.browse.nodes import read_nodes
 from models.browse.page import LARGEST, Choice, Page
 from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
 from models.browse.pools import PoolStory, pool_choices, pool_story, told
-from models.browse.repairs import RepairCount, RepairFilter, count_repairs, list_repairs
+from models.browse.repairs import DailyChanges, RepairCount, RepairFilter, count_repairs, list_repairs, summary
 from models.browse.sweeps import SweepSeen, list_sweeps
 from models.browse.versions import PoolVersions, pool_versions
 from models.browse.waits import By, Waits, expected, waits
 from models.claims.pod_ends import end_of
 from ostler.clock import utcnow
 from ostler.settings import Settings
+from ostler.task_names import SWEEPS
 from rules.changes import ChangeKind, in_words
 from rules.claims.machines import JobState
 from rules.claims.pod_ends import describe
 from rules.pools.pod_states import PodState
+from rules.sweeps.limits import Repaired
 from rules.waiting.blame import Blame
 from rules.waiting.steps import Diagnosis, Expected
 from web.api.changes import Changes
@@ -53,6 +56,7 @@ from web.ui.overview import MOST, WAITS_OF, Overview, OverviewWaits, read_overvi
 from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, number, wants_stream
 from web.ui.sessions import SESSION
 from web.ui.streams import MEDIA_TYPE, OVER, Content, Streams
+from web.ui.waits import Span, WaitsOf, WaitsOfSpans
 
 SHARED_FOR = timedelta(seconds=1)
 """Maximum age of an overview that is shown to other readers of the same accounts."""
@@ -63,6 +67,20 @@ WAITS_SHARED_FOR = timedelta(seconds=15)
 Query = TypeVar("Query", bound=BaseModel)
 Show = Callable[[Request], Awaitable[Shown]]
 """A page: the function that reads what it shows."""
+
+
+class RepairsSeen(Repairs):
+    """Filters of the page of repairs: those of the API, the day in UTC, and whether a repair deletes something."""
+
+    since: AwareDatetime | Literal["today", "yesterday"] | None = None
+    kills: bool | None = None
+
+    def begin(self, now: datetime) -> datetime | None:
+        """Return the time of the first repair to show, or None for all repairs."""
+        if isinstance(self.since, str):
+            return Span(self.since).limits(now)[0]
+        return self.since
+
 
 FULL_AGAIN_IN = 10
 """Seconds after which a page is loaded again if the process has no room for its stream."""
@@ -79,6 +97,7 @@ class Pages:
         self._overviews: Shared[Overview] = Shared()
         self._waits: Shared[OverviewWaits] = Shared()
         self._usages = Usages(database)
+        self._spans = WaitsOfSpans(database)
 
     def route(self, show: Show, *, live: bool = True) -> Callable[[Request], Awaitable[Response]]:
         """Return the function that answers requests for a page, and for its stream.
@@ -276,6 +295,22 @@ class Pages:
         }
         return Shown("usage.html", now, values, live=False)
 
+    async def waits(self, request: Request) -> Shown:
+        """Answer with the waits of a span, by pool or by another group."""
+        query = _query(request, WaitsOf)
+        found, now = await self._spans.read(query, _holder(request).accounts)
+        since, until = query.since.limits(now)
+        values = {
+            "query": query,
+            "spans": list(Span),
+            "groups": list(By),
+            "found": found,
+            "since": since,
+            "until": until,
+            "most": MOST,
+        }
+        return Shown("waits.html", now, values, live=False)
+
     async def nodes(self, request: Request) -> Shown:
         """Answer with the nodes that have runner Pods, those with lost Pods first."""
         _need_fleet(_holder(request))
@@ -300,15 +335,27 @@ class Pages:
     async def repairs(self, request: Request) -> Shown:
         """Answer with one page of repairs, newest first."""
         _need_fleet(_holder(request))
-        query, now = _query(request, Repairs), utcnow()
+        query, now = _query(request, RepairsSeen), utcnow()
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
-        wanted = RepairFilter(**query.filters())
-        repairs = await self._database().run(
-            lambda db: list_repairs(db, wanted, order=query.sort, after=after, limit=query.limit)
-        )
+        since = query.begin(now)
+        wanted = RepairFilter(**query.filters() | {"since": since})
+        # The summary counts every sweep and outcome, so it is shown only if no other filter hides a part of the list.
+        whole = replace(wanted, since=None) == RepairFilter() and query.cursor is None
+
+        def body(db: Connection) -> tuple[Page, Sequence[DailyChanges]]:
+            page = list_repairs(db, wanted, order=query.sort, after=after, limit=query.limit)
+            return page, summary(db, since=since) if whole and since is not None else ()
+
+        repairs, counts = await self._database().run(body)
         values = {
             "filtered": bool(query.model_dump(exclude={"limit", "sort"}, exclude_none=True)),
+            "query": query,
+            "sweeps": SWEEPS,
+            "outcomes": list(Repaired),
+            "counts": counts,
+            "counted": whole and since is not None,
+            "since": since,
             "repairs": repairs.rows,
             "next_page": _next(request, self._cursors.make(listing, repairs.next_id)),
         }

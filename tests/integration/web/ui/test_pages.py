@@ -104,6 +104,7 @@ PATHS = (
     "/ui/sweeps",
     "/ui/repairs",
     "/ui/changes",
+    "/ui/waits",
     "/ui/usage",
     "/ui/login",
     "/ui/jobs/1",
@@ -176,6 +177,7 @@ def test_empty_installation_says_what_is_missing(dashboard: Dashboard) -> None:
     assert "There is no account yet." in shown
     assert "No job began within the last hour." in shown
     assert "No job matches these filters." in text_of(dashboard, "/ui/jobs")
+    assert "No job began from" in text_of(dashboard, "/ui/waits")
     assert "No sweep has repaired anything yet." in text_of(dashboard, "/ui/repairs")
 
 
@@ -272,6 +274,29 @@ def test_overview_shows_waits_of_the_last_hour_by_pool(dashboard: Dashboard) -> 
     page = Parsed(dashboard.see().text)
     assert "small 1 1 min 40 s 1 min 40 s 1 min 40 s all jobs 1" in page.text
     assert "top: 1 min 30 s" in page.text  # the age at the full minute
+
+
+def test_waits_of_yesterday_are_shown_by_pool(dashboard: Dashboard) -> None:
+    pool_id = dashboard.pool()
+    dashboard.account()
+    today = utcnow().replace(hour=0, minute=0, second=0, microsecond=0)
+    for job, began in ((100, today - timedelta(hours=1)), (101, today - timedelta(hours=25)), (102, today)):
+        dashboard.job(job, pool_id=pool_id, state="running", queued_at=began - timedelta(seconds=90))
+        dashboard.execute(
+            "INSERT INTO executions (runner_name, account_id, job_id, vcpu, memory, started_at) "
+            "VALUES (:name, 7, :job, 1, 1, :at)",
+            name=f"r-{job}",
+            job=job,
+            at=began,
+        )
+    shown = text_of(dashboard, "/ui/waits?since=yesterday&by=pool")
+    assert "small 1 1 min 30 s 1 min 30 s 1 min 30 s all jobs 1" in shown
+    assert "small 1 1 min 30 s" in text_of(dashboard, "/ui/waits?since=today")
+    assert "acme 3 1 min 30 s" in text_of(dashboard, "/ui/waits?since=last+7+days&by=account")
+    limited = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[8]))
+    assert "No job began from" in text_of(dashboard, "/ui/waits?since=today", cookie=limited)
+    assert dashboard.see("/ui/waits?since=x").status_code == 422
+    assert "/ui/waits" in Parsed(dashboard.see().text).values("href")
 
 
 def test_live_part_of_a_page_has_a_stream_of_the_same_page(dashboard: Dashboard) -> None:
@@ -628,7 +653,7 @@ class TestLimitedToken:
             assert (hidden.status_code, hidden.text) == (404, absent.text)
 
     @pytest.mark.parametrize(
-        "path", ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/nodes", "/ui/pools/1", "/ui/pools/987654321"]
+        "path", ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/nodes", "/ui/pools", "/ui/pools/1", "/ui/pools/987654321"]
     )
     def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str, path: str) -> None:
         answer = dashboard.see(path, cookie=reader)
@@ -650,6 +675,26 @@ def test_repairs_are_listed_with_their_subjects(dashboard: Dashboard) -> None:
     shown = text_of(dashboard, "/ui/repairs")
     assert "stale_claims release job 100 failed never delivered a note" in shown
     assert "No repair matches these filters." in text_of(dashboard, "/ui/repairs?sweep=missing_pods")
+
+
+def test_repairs_of_today_are_counted_and_deletions_are_selected(dashboard: Dashboard) -> None:
+    for days, kills in ((0, True), (0, False), (2, True)):
+        dashboard.execute(
+            "INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by) "
+            "VALUES ('stale_claims', 1, :at, 'release', 'never delivered', '{}', :kills, false, 'nothing', "
+            "'verified', now())",
+            at=utcnow() - timedelta(days=days),
+            kills=kills,
+        )
+    shown = text_of(dashboard, "/ui/repairs?since=today")
+    assert "stale_claims release verified no 1" in shown
+    assert "stale_claims release verified yes 1" in shown
+    assert shown.count("never delivered") == 2
+    assert "moved_on : nothing was done" in shown
+    deleted = text_of(dashboard, "/ui/repairs?since=today&kills=true")
+    assert (deleted.count("never delivered"), "Numbers since" in deleted) == (1, False)
+    assert text_of(dashboard, "/ui/repairs").count("never delivered") == 3
+    assert dashboard.see("/ui/repairs?since=tomorrow").status_code == 422
 
 
 def test_changes_are_listed_and_filtered(dashboard: Dashboard) -> None:
