@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,11 +42,24 @@ def list_(
     login: Annotated[str | None, typer.Option(help="show only the account with this login")] = None,
     limit: Limit = 50,
 ) -> None:
-    """List accounts with their budgets and their current use."""
-    from models.browse.accounts import AccountFilter, list_accounts, told
+    """List accounts: who holds Pods, who waits, and what for.
+
+    The column Pods has the used part of the budget. Queued jobs without a hold, and the age of the oldest of them, show
+    who waits. The last column says what this job waits for and which account holds the Pods, for the 20 accounts that
+    wait longest. `ostler account show LOGIN` says more about one account.
+    """
+    from models.browse.accounts import AccountFilter, Accounts, list_accounts, told
+    from models.browse.diagnoses import waits_for
 
     now = utcnow()
-    found = query(lambda db: list_accounts(db, AccountFilter(login=login), limit=limit))
+
+    def body(db: Connection) -> tuple[Accounts, Mapping[int, str]]:
+        page = list_accounts(db, AccountFilter(login=login), limit=limit)
+        if form in {Form.JSON, Form.NAME}:
+            return page, {}
+        return page, waits_for(db, page.stories, timings=read(Timed).timings, now=now)
+
+    found, reasons = query(body)
     rows = [told(story) for story in found.stories]
     if printed(form, rows, names=(row["id"] for row in rows)):
         return
@@ -63,6 +76,7 @@ def list_(
             "queued",
             "held",
             "oldest",
+            Column("waits for", Kind.TEXT, drop=None if reasons else 5),
         ),
         (
             (
@@ -76,6 +90,7 @@ def list_(
                 row["jobs"]["queued"],
                 row["jobs"]["held"],
                 age(row["jobs"]["oldest_queued_at"], now=now),
+                reasons.get(row["id"]),
             )
             for row in rows
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from models.browse import accounts as account_rows
 from models.browse import pods as pod_rows
 from models.browse import pools as pool_rows
 from models.browse.accounts import AccountStory, account_story, held_by
-from models.browse.jobs import job_story, pool_facts
+from models.browse.jobs import JobStory, job_story, pool_facts
 from models.browse.pods import PodStory, pod_story
 from models.browse.pools import PoolStory, pool_story
 from models.claims import pod_ends
@@ -168,14 +168,7 @@ def of_account(
 ) -> Diagnosis:
     """Return the diagnosis of an account. A caller who may see only some accounts does not get its share."""
     row = story.account
-    oldest_id = db.execute(
-        text("""
-            SELECT id FROM jobs WHERE account_id = :id AND state = 'queued' AND hold_reason IS NULL
-            ORDER BY queued_at, id LIMIT 1
-        """),
-        {"id": row.id},
-    ).scalar_one_or_none()
-    oldest = None if oldest_id is None else job_story(db, oldest_id, timings=timings, now=now, accounts=accounts)
+    oldest = _oldest(db, row.id, timings=timings, now=now, accounts=accounts)
     return diagnoses.of_account(
         AccountFacts(
             id=row.id,
@@ -191,6 +184,38 @@ def of_account(
             oldest=None if oldest is None else (oldest.job.id, oldest.job.queued_at, oldest.why),
         )
     )
+
+
+MOST_EXPLAINED = 20
+"""Maximum number of accounts of a list whose oldest job is explained, because each explanation needs many reads."""
+
+
+def waits_for(db: Connection, stories: Sequence[AccountStory], *, timings: Timings, now: datetime) -> Mapping[int, str]:
+    """Return what the oldest queued job of each account waits for, by the id of the account.
+
+    Held jobs are left out. Only the `MOST_EXPLAINED` accounts that wait longest are explained.
+    """
+    waiting = [each for each in stories if each.jobs.queued]
+    waiting.sort(key=lambda each: each.jobs.oldest_queued_at or now)
+    found = {}
+    for each in waiting[:MOST_EXPLAINED]:
+        oldest = _oldest(db, each.account.id, timings=timings, now=now, accounts=None)
+        if oldest is not None:
+            found[each.account.id] = oldest.why.summary
+    return found
+
+
+def _oldest(
+    db: Connection, account_id: int, *, timings: Timings, now: datetime, accounts: Collection[int] | None
+) -> JobStory | None:
+    found = db.execute(
+        text("""
+            SELECT id FROM jobs WHERE account_id = :id AND state = 'queued' AND hold_reason IS NULL
+            ORDER BY queued_at, id LIMIT 1
+        """),
+        {"id": account_id},
+    ).scalar_one_or_none()
+    return None if found is None else job_story(db, found, timings=timings, now=now, accounts=accounts)
 
 
 def _share(db: Connection, account_id: int) -> float | None:

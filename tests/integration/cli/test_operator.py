@@ -732,6 +732,15 @@ def test_an_account_is_shown_with_its_queue_and_its_waits(operator: Operator) ->
     assert (missing.returncode, "`ostler account list`" in missing.stderr) == (1, True)
 
 
+def test_account_list_says_what_waits_and_who_holds_the_pods(operator: Operator) -> None:
+    count_pods(operator)
+    operator.execute("UPDATE pools SET replicas = 1")
+    done = operator.run("account", "list")
+    head, *rows = (re.split(r"  +", line) for line in done.stdout.splitlines())
+    (waits,) = (cells for row in rows if (cells := dict(zip(head, row, strict=True)))["queued"] != "0")
+    assert "1 of 1 Pods have a job: 1 of acme" in waits["waits for"]
+
+
 def test_version_is_printed(operator: Operator) -> None:
     assert re.fullmatch(r"ostler [0-9.]+\n", operator.run("--version").stdout)
 
