@@ -10,7 +10,11 @@ from rules.upstream.gates import CallCounts, what_now
 
 @listed
 def gates(form: Form) -> None:
-    """List the gates of GitHub and Kubernetes. A tripped gate stops reaping and scaling, but never dispatch."""
+    """List the gates of GitHub and Kubernetes, and what to do while one is tripped.
+
+    While a gate is tripped, sweeps delete no Pod or runner, and the autoscaler changes no pool. Jobs are still
+    dispatched.
+    """
     from models.browse.fleet import account_lines
     from models.upstream import gates as rows
 

@@ -85,11 +85,15 @@ def what_now(*, tripped: Sequence[str], failing: Sequence[tuple[str, CallCounts]
     ]
     if tripped:
         jobs = "1 queued job is held" if held == 1 else f"{held} queued jobs are held"
-        status = " If github.com is down, https://www.githubstatus.com says so." if "github" in tripped else ""
         found.append(
             f"Running jobs go on, and {jobs}. There is nothing to do: a gate recovers by itself, one to three minutes "
-            f"after its upstream.{status}"
+            "after its upstream."
         )
+        if "github" in tripped:
+            found.append(
+                "Ostler tries held jobs again by itself. The sweeps redelivery and catch_up fetch lost webhooks: do "
+                "not pause them. If github.com is down, https://www.githubstatus.com says so."
+            )
     return found
 
 

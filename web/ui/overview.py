@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,12 +12,29 @@ from models.api_tokens import Holder
 from models.browse.fleet import AccountLine, PoolLine, account_lines, idle_accounts, pool_lines
 from models.browse.health import obstacles
 from models.browse.nodes import lost_pods
+from models.browse.sweeps import list_sweeps
 from models.browse.waits import By, Waits, queue_age, waits
+from models.db import epochs
+from models.upstream import gates
+from rules.sweeps.limits import is_late, switched_off
+from rules.upstream.gates import what_now
 
 WAITS_OF = timedelta(hours=1)
 
 MOST = 200
 """Number of pools and of accounts that the overview shows. They are rendered every second while somebody watches."""
+
+
+TICK_WITHIN = timedelta(seconds=60)
+"""Maximum age of the last tick of any sweep. The sweep `resume` runs every five seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The period of each sweep in seconds, and the value of `OSTLER_SWEEPS_PAUSED`."""
+
+    periods: Mapping[str, float]
+    off: Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +67,27 @@ class OverviewWaits:
     until: datetime
 
 
-def read_overview(db: Connection, holder: Holder, *, now: datetime) -> Overview:
+def read_overview(db: Connection, holder: Holder, schedule: Schedule, *, now: datetime) -> Overview:
     """Return the rows of the overview that the holder of a token may see."""
     seen = holder.accounts
     busy = account_lines(db, accounts=seen)
     room = max(0, MOST - len(busy))
     accounts = [*busy, *idle_accounts(db, besides=[each.id for each in busy], limit=room, accounts=seen)]
     pools = pool_lines(db) if seen is None else None
+    held = sum(each.held for each in accounts)
     found = []
     if pools is not None:
         found += [Attention(each.effect[:1].upper() + each.effect[1:], each.cause) for each in obstacles(db, now=now)]
+        tripped = [each.upstream for each in gates.read(db) if not each.open]
+        found += [Attention("What to do now", each) for each in what_now(tripped=tripped, failing=(), held=held)]
         found += _of_pools(pools, now=now)
+        found += _of_sweeps(db, schedule, now=now)
         if lost := lost_pods(db):
             what = "1 Pod is on a gone node" if lost == 1 else f"{lost:,} Pods are on gone nodes"
             found.append(
                 Attention(what, "Ostler replaces them, and deletes them when their jobs are over.", "/ui/nodes")
             )
-    if held := sum(each.held for each in accounts):
+    if held:
         what = "1 queued job is held" if held == 1 else f"{held:,} queued jobs are held"
         why = "Ostler matches no held job. The page of a job says why it is held."
         found.append(Attention(what, why, "/ui/jobs?state=queued&held=true"))
@@ -82,6 +103,36 @@ def read_waits(db: Connection, holder: Holder, *, now: datetime) -> OverviewWait
         queue_age(db, since=minute - WAITS_OF, until=minute, accounts=seen),
         minute,
     )
+
+
+def _of_sweeps(db: Connection, schedule: Schedule, *, now: datetime) -> Sequence[Attention]:
+    """Return late, paused and failed sweeps, as `ostler doctor` finds them. No sweep is late before any has begun."""
+    sweeps = list_sweeps(db, now=now)
+    began = [each.began_at for each in sweeps if each.began_at is not None]
+    if began and now - max(began) > TICK_WITHIN:
+        why = f"A sweep last began at {max(began):%Y-%m-%d %H:%M:%S} UTC. Check that beat, Redis and workers run."
+        return [Attention("No sweep runs", why, "/ui/sweeps")]
+    lost = epochs.lost(db)
+    since = min(began, default=now) if lost is None else max(min(began, default=now), lost.until)
+    paused = {
+        each.name for each in sweeps if each.paused_at is not None or switched_off(each.name, by_setting=schedule.off)
+    }
+    late = [
+        each.name
+        for each in sweeps
+        if is_late(
+            last=each.succeeded_at or since,
+            since=since,
+            period=schedule.periods[each.name],
+            paused=each.name in paused,
+            now=now,
+        )
+    ]
+    return [
+        Attention(what, ", ".join(names), "/ui/sweeps")
+        for what, names in (("Sweeps missed three periods", late), ("Sweeps are paused", sorted(paused)))
+        if names
+    ]
 
 
 def _of_pools(pools: Sequence[PoolLine], *, now: datetime) -> Sequence[Attention]:

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
 
+from beat_schedule import periods
 from models.api_tokens import Holder
 from models.browse import diagnoses
 from models.browse.accounts import AccountStory, account_choices, account_story
@@ -52,7 +53,7 @@ from web.api.shared import Shared
 from web.api.sweeps import Repairs
 from web.api.usage import Month, Usages
 from web.ui import drawings
-from web.ui.overview import MOST, WAITS_OF, Overview, OverviewWaits, read_overview, read_waits
+from web.ui.overview import MOST, WAITS_OF, Overview, OverviewWaits, Schedule, read_overview, read_waits
 from web.ui.rendering import HOLDER, REFRESH, Shown, address, full_page, live_part, number, wants_stream
 from web.ui.sessions import SESSION
 from web.ui.streams import MEDIA_TYPE, OVER, Content, Streams
@@ -96,6 +97,7 @@ class Pages:
         self._cursors = Cursors(settings.encryption_keys)
         self._overviews: Shared[Overview] = Shared()
         self._waits: Shared[OverviewWaits] = Shared()
+        self._schedule = Schedule(periods(settings.timings), settings.sweeps_paused)
         self._usages = Usages(database)
         self._spans = WaitsOfSpans(database)
 
@@ -132,7 +134,9 @@ class Pages:
         """
         holder, run = _holder(request), self._database().run
         found, now = await self._overviews.get(
-            holder.accounts, lambda at: run(lambda db: read_overview(db, holder, now=at)), max_age=SHARED_FOR
+            holder.accounts,
+            lambda at: run(lambda db: read_overview(db, holder, self._schedule, now=at)),
+            max_age=SHARED_FOR,
         )
         waited, _ = await self._waits.get(
             holder.accounts, lambda at: run(lambda db: read_waits(db, holder, now=at)), max_age=WAITS_SHARED_FOR

@@ -436,9 +436,10 @@ def test_gates_say_what_follows_from_a_tripped_gate(operator: Operator) -> None:
     operator.execute(
         "INSERT INTO gates (upstream, closed_at, why, calls, errors) VALUES ('github', now(), '9 of 9', 12, 9)"
     )
-    *_, calls, now = operator.run("gates").stdout.splitlines()
+    *_, calls, now, lost = operator.run("gates").stdout.splitlines()
     assert calls == "github: 9 of 12 calls of the last minute failed."
     assert now.startswith("Running jobs go on, and 2 queued jobs are held. There is nothing to do")
+    assert "fetch lost webhooks" in lost
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,9 @@ def test_gates_say_which_calls_fail_and_that_a_tripped_gate_recovers() -> None:
     assert what_now(tripped=(), failing=[("github", CallCounts(9, 0))], held=3) == []
     counting = what_now(tripped=(), failing=[("github", CallCounts(9, 2))], held=3)
     assert counting == ["github: 2 of 9 calls of the last minute failed."]
-    (now,) = what_now(tripped=["github"], failing=(), held=1)
+    now, lost = what_now(tripped=["github"], failing=(), held=1)
     assert now.startswith("Running jobs go on, and 1 queued job is held. There is nothing to do")
-    assert "githubstatus.com" in now
+    assert "fetch lost webhooks" in lost
+    assert "githubstatus.com" in lost
     (other,) = what_now(tripped=["kubernetes"], failing=(), held=0)
     assert "githubstatus.com" not in other

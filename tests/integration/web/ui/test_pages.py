@@ -246,6 +246,8 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
     for each in (
         "The autoscaler changes no pool the gate of github has been tripped since",
         "31 of 34 calls failed",
+        "What to do now Running jobs go on, and 1 queued job is held.",
+        "fetch lost webhooks",
         "Pool small is degraded no node has room",
         "The runner of pool small is outdated ends on Friday",
         "The numbers of pool never-counted are old",
@@ -258,6 +260,21 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
     dashboard.execute("UPDATE epochs SET older_since = now(), why = 'restored'")
     told = "No job is matched and no Pod is retired Postgres is older than the cluster"
     assert told in text_of(dashboard)
+
+
+def test_overview_names_paused_and_late_sweeps(dashboard: Dashboard) -> None:
+    confirm(dashboard)
+    dashboard.execute(
+        "INSERT INTO sweeps (name, began_at, succeeded_at, paused_at, paused_by) VALUES "
+        "('resume', now(), now() - interval '1 hour', NULL, NULL), "
+        "('redelivery', now() - interval '1 hour', now(), NULL, NULL), ('rematch', NULL, NULL, now(), 'ops')"
+    )
+    shown = text_of(dashboard)
+    assert "Sweeps missed three periods resume" in shown
+    assert "Sweeps are paused rematch" in shown
+    assert "redelivery" not in shown
+    dashboard.execute("UPDATE sweeps SET began_at = began_at - interval '2 minutes'")
+    assert "No sweep runs A sweep last began at" in text_of(dashboard)
 
 
 def test_overview_shows_waits_of_the_last_hour_by_pool(dashboard: Dashboard) -> None:
@@ -653,7 +670,8 @@ class TestLimitedToken:
             assert (hidden.status_code, hidden.text) == (404, absent.text)
 
     @pytest.mark.parametrize(
-        "path", ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/nodes", "/ui/pools", "/ui/pools/1", "/ui/pools/987654321"]
+        "path",
+        ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/nodes", "/ui/pools", "/ui/pools/1", "/ui/pools/987654321"],
     )
     def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str, path: str) -> None:
         answer = dashboard.see(path, cookie=reader)
