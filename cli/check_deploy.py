@@ -57,6 +57,9 @@ def check_deploy(
 ) -> None:
     """Refuse a deploy that would disturb running jobs.
 
+    Jobs go on during a deploy that the command accepts. If the deploy changes the Pod template, Ostler replaces
+    starting and warm Pods step by step. With --live, OLD can be omitted.
+
     The command checks network policies, poll addresses, pools, namespaces and the admission policy.
     """
     from deploys.deploy_plan import Deploy, judge

@@ -145,14 +145,22 @@ class JobCommands(TyperGroup):
         return super().parse_args(ctx, args if named else [self.default, *args])
 
 
-app = typer.Typer(cls=JobCommands, help="Explain one job (`ostler job ID`), or queue a job again.")
+app = typer.Typer(
+    cls=JobCommands,
+    subcommand_metavar="ID | COMMAND [ARGS]...",
+    help="Explain one job (`ostler job ID`), or queue a job again. The id is the last number of the address of the job "
+    "at GitHub; `ostler jobs` lists the ids.",
+)
 
-JobId = Annotated[int, typer.Argument(min=1, max=BIGGEST_ID, metavar="ID", help="GitHub's id of the job")]
+JobId = Annotated[
+    int,
+    typer.Argument(min=1, max=BIGGEST_ID, metavar="ID", help="GitHub's id of the job, the last number of its address"),
+]
 
 
 @app.command("show")
 def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
-    """Explain one job: its state, the reason, a cure, and its history.
+    """Explain one job: its state, the reason, a cure, the next try, the usual wait, and its history.
 
     With OSTLER_API_URL, the command asks the REST API instead of Postgres.
     """

@@ -36,7 +36,8 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON instead of a tabl
 Since = Annotated[
     str | None,
     typer.Option(
-        metavar="AGE|TIME", help="show only rows since then: an age such as 24h, `today`, or an ISO 8601 time"
+        metavar="AGE|TIME",
+        help="show only rows since then: an age such as 24h, `today`, `yesterday`, or an ISO 8601 time",
     ),
 ]
 Sort = Annotated[Literal["newest", "oldest"], typer.Option(help="which row comes first")]

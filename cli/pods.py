@@ -34,7 +34,11 @@ def pods(
     sort: Sort = "newest",
     limit: Limit = 50,
 ) -> None:
-    """List runner Pods with their live claims. With OSTLER_API_URL, the command asks the REST API."""
+    """List runner Pods with their live claims.
+
+    A Pod failed if its node is gone, or if one of its containers ended with an error. With OSTLER_API_URL, the
+    command asks the REST API.
+    """
     api, now = remote.chosen(), utcnow()
     filters = {
         "gone": None if everything else False,

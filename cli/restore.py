@@ -35,7 +35,8 @@ def restore(
     """Rebuild the claims that a restored Postgres lacks, from the Pods in the cluster and the runners at GitHub.
 
     The command needs the settings of a worker. It can be run again at any time. Exit status 1: nothing was changed,
-    or claims and sweeps are still stopped; the message says which.
+    or claims and sweeps are still stopped; the message says which. Exit status 3: Postgres did not answer; run the
+    command again.
     """
     from ostler import logging
     from ostler.settings import load

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def stats(
     since: Annotated[
         str,
-        typer.Option(metavar="AGE|TIME", help="begin of the span: an age such as 7d, `yesterday`, or an ISO 8601 time"),
+        typer.Option(
+            metavar="AGE|TIME", help="begin of the span: an age such as 7d, `today`, `yesterday`, or an ISO 8601 time"
+        ),
     ] = "24h",
     until: Annotated[
         str | None,

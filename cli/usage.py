@@ -27,7 +27,8 @@ def usage(
 ) -> None:
     """Show the runner minutes of a month by account, pool and repository, idle minutes, and late starts by cause.
 
-    A job that ran in two months counts in each for its minutes there. With OSTLER_API_URL, the command asks the REST
+    Ostler knows no prices: multiply the runner minutes by the vCPU of the pool and the price of a vCPU minute. A job
+    that ran in two months counts in each for its minutes there. With OSTLER_API_URL, the command asks the REST
     API instead of Postgres. Jobs that were completed longer ago than OSTLER_KEEP_JOBS are missing.
     """
     from models.browse.usage import told, usage_of

@@ -33,7 +33,11 @@ Strict = Annotated[bool, typer.Option("--strict", help="exit status 1 if a check
 
 
 def doctor(as_json: Json = False, wide: Wide = False, only: Only = None, strict: Strict = False) -> None:
-    """Check the installation, and print cause and cure of each problem. Run it with the settings of a worker."""
+    """Check the installation and the running fleet, and print cause and cure of each problem.
+
+    Run it with the settings of a worker. `--wide` shows every check. Exit status 1: a check failed, or no check had a
+    result; with --strict, also a warning or an unknown result.
+    """
     from cli.doctor.checks import CHECKS
     from cli.doctor.context import Context
     from cli.doctor.runner import is_bad, run

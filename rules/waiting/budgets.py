@@ -33,7 +33,7 @@ def use_of_budget(job: JobFacts, pool: SupplyFacts, *, who: str = "It") -> str:
     """
     budget, usage = job.budget, job.usage
     return (
-        f"{who} uses {usage.count} of {budget.count} jobs, {cores(usage.vcpu_millicores)} of "
+        f"{who} uses {usage.count} of {budget.count} Pods, {cores(usage.vcpu_millicores)} of "
         f"{cores(budget.vcpu_millicores)} vCPU and {gib(usage.memory_mib)} of {gib(budget.memory_mib)} GiB, and "
         f"this job needs {cores(pool.spec.charged_millicores)} vCPU and {gib(pool.spec.charged_mib)} GiB"
     )

@@ -361,7 +361,7 @@ def test_only_what_is_too_small_of_a_budget_is_to_be_raised(budget: Budget, cure
 def test_a_budget_that_admits_just_one_job_is_waited_for() -> None:
     just = replace(JOB, budget=Budget(1, 2000, 4096), usage=Usage(1, 2000, 4096))
     assert "Wait until a Pod of the account ends" in (explain(just).cure or "")
-    assert "uses 1 of 1 jobs, 2 of 2 vCPU and 4 of 4 GiB, and this job needs 2 vCPU and 4 GiB" in explain(just).summary
+    assert "uses 1 of 1 Pods, 2 of 2 vCPU and 4 of 4 GiB, and this job needs 2 vCPU and 4 GiB" in explain(just).summary
 
 
 def test_account_with_the_most_pods_of_a_full_pool_is_named() -> None:
@@ -507,7 +507,7 @@ def test_reservation_is_told_before_a_missing_pod_and_with_its_size() -> None:
     assert found.waits_for is WaitsFor.BUDGET
     assert (
         "The rest of the budget of account acme is reserved for its older job 99 of a/b in pool big, which waits since "
-        "2026-11-21 12:00:00 UTC: 2 vCPU and 4 GiB for 1 job. It uses 1 of 2 jobs, 1 of 4 vCPU and 0 of 8 GiB"
+        "2026-11-21 12:00:00 UTC: 2 vCPU and 4 GiB for 1 job. It uses 1 of 2 Pods, 1 of 4 vCPU and 0 of 8 GiB"
     ) in found.summary
     assert "`ostler account set 7`" in (found.cure or "")
 
