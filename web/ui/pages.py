@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Literal, TypeVar
 from urllib.parse import urlencode
 
-from pydantic import AwareDatetime, BaseModel
+from pydantic import BaseModel
 from sqlalchemy import Connection
 from starlette.requests import Request
 from starlette.responses import Response
@@ -71,16 +71,16 @@ Show = Callable[[Request], Awaitable[Shown]]
 
 
 class RepairsSeen(Repairs):
-    """Filters of the page of repairs: those of the API, the day in UTC, and whether a repair deletes something."""
+    """Filters of the page of repairs: those of the API, the first day (UTC), and deletions."""
 
-    since: AwareDatetime | Literal["today", "yesterday"] | None = None
+    day: Literal["today", "yesterday"] | None = None
     kills: bool | None = None
 
-    def begin(self, now: datetime) -> datetime | None:
-        """Return the time of the first repair to show, or None for all repairs."""
-        if isinstance(self.since, str):
-            return Span(self.since).limits(now)[0]
-        return self.since
+    def wanted(self, now: datetime) -> RepairFilter:
+        """Return the filter of the rows."""
+        filters = self.filters()
+        day = filters.pop("day")
+        return RepairFilter(**filters if day is None else filters | {"since": Span(day).limits(now)[0]})
 
 
 FULL_AGAIN_IN = 10
@@ -342,8 +342,8 @@ class Pages:
         query, now = _query(request, RepairsSeen), utcnow()
         listing = query.identity()
         after = self._cursors.read(listing, query.cursor)
-        since = query.begin(now)
-        wanted = RepairFilter(**query.filters() | {"since": since})
+        wanted = query.wanted(now)
+        since = wanted.since
         # The summary counts every sweep and outcome, so it is shown only if no other filter hides a part of the list.
         whole = replace(wanted, since=None) == RepairFilter() and query.cursor is None
 

@@ -43,7 +43,7 @@ def test_a_job_over_budget_says_what_is_used_and_how_many_come_first(stage: Stag
     stage.job(20, pool_id=pool, queued_at=now + timedelta(seconds=9), priority=5)
     why = stage.get("/jobs/12").json()["why"]
     assert (why["waits_for"], why["ahead"]) == ("budget", 3)
-    assert "it uses 1 of 1 jobs" in why["summary"]
+    assert "it uses 1 of 1 Pods" in why["summary"]
     assert stage.get("/jobs/20").json()["why"]["ahead"] == 0
 
 

@@ -704,15 +704,15 @@ def test_repairs_of_today_are_counted_and_deletions_are_selected(dashboard: Dash
             at=utcnow() - timedelta(days=days),
             kills=kills,
         )
-    shown = text_of(dashboard, "/ui/repairs?since=today")
+    shown = text_of(dashboard, "/ui/repairs?day=today")
     assert "stale_claims release verified no 1" in shown
     assert "stale_claims release verified yes 1" in shown
     assert shown.count("never delivered") == 2
     assert "moved_on : nothing was done" in shown
-    deleted = text_of(dashboard, "/ui/repairs?since=today&kills=true")
+    deleted = text_of(dashboard, "/ui/repairs?day=today&kills=true")
     assert (deleted.count("never delivered"), "Numbers since" in deleted) == (1, False)
     assert text_of(dashboard, "/ui/repairs").count("never delivered") == 3
-    assert dashboard.see("/ui/repairs?since=tomorrow").status_code == 422
+    assert dashboard.see("/ui/repairs?day=tomorrow").status_code == 422
 
 
 def test_changes_are_listed_and_filtered(dashboard: Dashboard) -> None:
