@@ -32,6 +32,9 @@ LISTS = tuple(
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\N{RIGHT-TO-LEFT OVERRIDE}txt.exe " + "x" * 300
 
+ENDED = 49_876_543_104
+"""Id of the job that has ended, as long as the ids of GitHub are."""
+
 
 @dataclass(frozen=True)
 class Site:
@@ -93,13 +96,13 @@ def full(database: Database) -> Iterator[Stored]:
     paths = (
         *LISTS,
         "/ui/jobs?held=true",
-        *(f"/ui/jobs/{job}" for job in (100, 101, 102, 103, 104)),
+        *(f"/ui/jobs/{job}" for job in (100, 101, 102, 103, ENDED)),
         f"/ui/pools/{pool_id}",
         "/ui/pods/small-1",
         "/ui/accounts/7",
         "/ui/accounts/8",
         f"/ui/change?what=pause-pool&object={pool_id}",
-        "/ui/change?what=requeue&object=104",
+        f"/ui/change?what=requeue&object={ENDED}",
         "/ui/change?what=pause&object=rematch",
         "/ui/jobs/1",
         "/ui/jobs?limit=x",
@@ -141,7 +144,7 @@ def _fill(database: Database, *, now: datetime) -> int:
     insert_job(engine, 103, account_id=8, hold_reason="unknown_account", repository="globex/app")
     insert_job(
         engine,
-        104,
+        ENDED,
         pool_id=pool_id,
         state="completed",
         name=HOSTILE,
@@ -150,14 +153,25 @@ def _fill(database: Database, *, now: datetime) -> int:
     )
     put(
         "UPDATE jobs SET conclusion = 'failure', completed_at = now() - interval '5 min', head_branch = :name,"
-        " workflow_name = :name WHERE id = 104",
+        " workflow_name = :name WHERE id = :id",
         name=HOSTILE,
+        id=ENDED,
     )
     put(
         "INSERT INTO executions (runner_name, account_id, job_id, vcpu, memory, started_at, ended_at) "
-        "VALUES ('r', 7, 104, 1, 1, now() - interval '29 min', now() - interval '5 min')"
+        "VALUES ('r', 7, :job, 1, 1, now() - interval '29 min', now() - interval '5 min')",
+        job=ENDED,
     )
     add_claim(engine, pool_id, 101, account_id=7)
+    ended = add_claim(engine, pool_id, ENDED, state="executing", account_id=7)
+    put(
+        "UPDATE claims SET (runner_pod_id, pod_uid, state, ended_at, jit, end_reason, release_reason) ="
+        " (first.runner_pod_id, first.pod_uid, 'ended', now(), NULL, 'completed', :words)"
+        " FROM claims AS first WHERE first.job_id = 101 AND claims.id = :id",
+        words=HOSTILE,
+        id=ended,
+    )
+    put("DELETE FROM runner_pods WHERE uid NOT IN (SELECT pod_uid FROM claims)")
     put(
         "UPDATE runner_pods SET name = 'small-1', first_polled_at = created_at, polled_at = created_at,"
         " event_message = :words, event_by = :words, event_reason = 'Killing'",

@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import web.ui.app
 from tests.rows import run_sql
-from tests.ui.conftest import Site, Stored
+from tests.ui.conftest import ENDED, Site, Stored
 
 pytestmark = pytest.mark.ui
 
@@ -208,7 +208,7 @@ def test_the_dashboard_is_used_with_the_keyboard_alone(chromium: Browser, full: 
 def test_a_hostile_name_is_text_and_runs_nothing(chromium: Browser, full: Site) -> None:
     with visiting(chromium, full) as visit:
         visit.log_in()
-        for path in ("/ui/jobs", "/ui/jobs/104", "/ui/sweeps"):
+        for path in ("/ui/jobs", f"/ui/jobs/{ENDED}", "/ui/sweeps"):
             visit.open(path)
             assert "<script>alert(1)</script>" in visit.page.inner_text("main")
             assert visit.page.locator("main img").count() == 0
