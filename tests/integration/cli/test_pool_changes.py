@@ -82,6 +82,7 @@ def test_a_pool_is_paused_and_resumed(shell: Shell) -> None:
     shell.pool()
     assert shell.run("pause", "small").stdout == "small is paused\n"
     assert shell.seen().paused
+    assert shell.seen().writers[0].startswith("ostler-cli:")
     assert shell.run("pause", "small").stdout == "small is paused already\n"
     resumed = shell.run("resume", "small", "--json")
     assert json.loads(resumed.stdout) == {
@@ -223,13 +224,15 @@ def test_a_drain_is_followed_until_the_pool_is_gone(shell: Shell, monkeypatch: p
 
 
 def test_command_that_does_not_wait_names_where_to_look(shell: Shell) -> None:
-    shell.pool(held=True)
+    shell.pool(held=True, paused=True)
     done = shell.run("drain", "small", "--yes", "--no-wait")
     assert (done.returncode, done.stdout) == (0, "small is draining; `ostler pool list` shows the progress\n")
     assert shell.seen().terminating
     again = shell.run("drain", "small", "--no-wait", "--json")
     assert "has been draining since" in again.stderr
     assert json.loads(again.stdout) == {"name": "small", "namespace": shell.namespace, "gone": False}
+    assert shell.run("pause", "small").stdout == "small is paused already\n"
+    assert shell.run("resume", "small").stdout == "small is not paused\n"
     refused = shell.run("pause", "small")
     assert (refused.returncode, "a drain cannot be cancelled" in refused.stderr) == (1, True)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 from tests.integration.web.api.conftest import Stage, serving
-from tests.rows import run_sql
+from tests.rows import insert_pool, run_sql
 from tests.served import served
 
 __all__ = ["operator"]
@@ -136,18 +137,24 @@ def test_a_wrong_address_or_token_is_one_line_with_the_cure(developer: Developer
 
 
 def test_pool_is_paused_over_the_api_with_a_token_that_may_write(developer: Developer) -> None:
-    (pool,) = run_sql(developer.operator.database.engine, "SELECT id, name FROM pools")
+    engine = developer.operator.database.engine
+    (pool,) = run_sql(engine, "SELECT id, name FROM pools")
+    deleted = insert_pool(engine, pool.name, uid="deleted", deleted_at=utcnow())
     token = developer.stage.token(TokenScope.READ, TokenScope.WRITE, name="alice")
     refused = developer.run("pool", "pause", pool.name)
     assert (refused.returncode, refused.stdout) == (2, "")
     done = developer.run("pool", "pause", pool.name, token=token)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"a worker pauses {pool.name} within seconds" in done.stdout
-    assert "alice (API) asked" in developer.run("pool", "show", pool.name).stdout
-    assert "to pause it; no worker has done it yet" in developer.operator.run("pool", "show", pool.name).stdout
+    assert "alice (API) asked" in developer.run("pool", "show", str(pool.id)).stdout
+    assert "to pause it; no worker has done it yet" in developer.operator.run("pool", "show", str(pool.id)).stdout
     asked = developer.json("pool", "resume", str(pool.id), token=token)
     assert asked["pause_request"]["paused"] is False
-    assert developer.run("pool", "pause", "99", token=token).returncode == 1
-    run_sql(developer.operator.database.engine, "UPDATE pools SET draining = true")
+    assert "to resume it" in developer.run("pool", "show", str(pool.id)).stdout
+    assert f"a worker resumes {pool.name}" in developer.run("pool", "resume", pool.name, token=token).stdout
+    for gone in ("99", str(deleted)):
+        missing = developer.run("pool", "pause", gone, token=token)
+        assert (missing.returncode, f"there is no pool '{gone}'" in missing.stderr) == (1, True)
+    run_sql(engine, "UPDATE pools SET draining = true")
     refused = developer.run("pool", "pause", pool.name, token=token)
     assert (refused.returncode, "cannot be paused" in refused.stderr) == (1, True)

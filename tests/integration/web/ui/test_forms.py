@@ -7,11 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from rules.token_scopes import TokenScope
 from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.ui.conftest import OWN, Dashboard
 from tests.integration.web.ui.test_pages import HOSTILE, Parsed
+from web.ui.sessions import COOKIE, Sessions
 
 CHANGES = [
     ("requeue", "100"),
@@ -44,6 +46,12 @@ def confirmation(dashboard: Dashboard, what: str, given: str, cookie: str) -> di
 
 def send(dashboard: Dashboard, form: dict[str, str], cookie: str, **how: Any) -> httpx.Response:
     return dashboard.call("POST", "/ui/change", cookie=cookie, headers=how.pop("headers", OWN), data=form)
+
+
+def value_of_forms(dashboard: Dashboard, cookie: str) -> str:
+    """Return the value that the forms of a session contain, also of a session that is shown no form."""
+    scope = {"type": "http", "headers": [(b"cookie", f"{COOKIE}={cookie}".encode())]}
+    return Sessions(dashboard.settings.encryption_keys).form_token(Request(scope))
 
 
 def recorded(dashboard: Dashboard) -> list[Any]:
@@ -80,6 +88,16 @@ def test_page_of_a_pool_shows_a_request_until_a_worker_has_carried_it_out(dashbo
     assert "to pause the pool" in shown
     dashboard.execute("UPDATE pools SET pause_request = NULL, paused = true")
     assert "asked" not in Parsed(dashboard.see("/ui/pools/1").text).text
+
+
+def test_each_button_of_a_pool_leads_to_the_confirmation_with_its_words(dashboard: Dashboard, writer: str) -> None:
+    page = Parsed(dashboard.see("/ui/pools/1", cookie=writer).text)
+    buttons = {str(each["id"]): str(each["href"]) for tag, each in page.elements if tag == "a" and "id" in each}
+    for word, effect in (("Pause", "creates no Pods"), ("Resume", "creates and retires Pods again")):
+        assert word in page.words
+        shown = Parsed(dashboard.see(buttons[word.lower()], cookie=writer).text).text
+        assert f"{word} the pool small (pool 1)" in shown
+        assert effect in shown
 
 
 def test_pool_that_drains_is_not_paused_and_one_that_is_gone_has_no_buttons(dashboard: Dashboard, writer: str) -> None:
@@ -147,6 +165,7 @@ def test_token_without_write_sees_no_buttons_and_gets_403(dashboard: Dashboard, 
     assert 'action="/ui/change"' in dashboard.see("/ui/sweeps", cookie=writer).text
     stolen = confirmation(dashboard, "hold", "7", writer)
     for cookie in (dashboard.cookie, limited):
+        own = {"csrf": value_of_forms(dashboard, cookie)}
         for path in PAGES:
             text = dashboard.see(path, cookie=cookie).text
             assert "/ui/change?" not in text
@@ -154,7 +173,8 @@ def test_token_without_write_sees_no_buttons_and_gets_403(dashboard: Dashboard, 
         for what, given in CHANGES:
             answer = dashboard.see(f"/ui/change?what={what}&object={given}", cookie=cookie)
             assert answer.status_code == 403
-            assert send(dashboard, stolen | {"what": what, "object": given}, cookie).status_code == 403
+            form = stolen | {"what": what, "object": given}
+            assert [send(dashboard, each, cookie).status_code for each in (form, form | own)] == [403, 403]
     assert recorded(dashboard) == []
 
 
