@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -121,3 +122,22 @@ def test_former_leader_forgets_hook_pods() -> None:
     subject.observe(hook(), deleted=False)
     hints.clear()
     assert sent(hints) == []
+
+
+def test_state_that_could_not_be_sent_is_sent_with_the_next_batch() -> None:
+    hints, subject = made()
+    subject.observe(hook(), deleted=False)
+    batch = hints.next_batch()
+    assert batch is not None
+    hints.put_back(batch)
+    assert sent(hints) == [("Running", None, False)]
+
+
+def test_waiting_hook_pods_and_those_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watch.hints.MOST", 3)
+    monkeypatch.setattr("watch.hints.BATCH", 2)
+    hints, subject = made()
+    for number in range(4):
+        seen = hook(uid=f"h{number}")
+        subject.observe(replace(seen, pod=replace(seen.pod, name=f"small-1-step-{number}")), deleted=False)
+    assert [len(sent(hints)) for _ in range(3)] == [2, 1, 0]
