@@ -87,7 +87,7 @@ def jobs(
             sort=sort,
             **filters,
             account_id=api.id_of("accounts", "login", account),
-            pool_id=api.id_of("pools", "name", pool),
+            pool_id=api.id_of("pools", "name", pool, deleted=False),
         )
     if printed(form, rows, names=(row["id"] for row in rows)):
         return

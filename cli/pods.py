@@ -48,7 +48,9 @@ def pods(
     if api is None:
         rows, more = query(lambda db: _listed(db, {**filters, "pool_id": pool_id(db, pool)}, sort=sort, limit=limit))
     else:
-        rows, more = api.items("pods", limit=limit, sort=sort, **filters, pool_id=api.id_of("pools", "name", pool))
+        rows, more = api.items(
+            "pods", limit=limit, sort=sort, **filters, pool_id=api.id_of("pools", "name", pool, deleted=False)
+        )
     if printed(form, rows, names=(row["name"] for row in rows)):
         return
     print_table(

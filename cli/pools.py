@@ -142,7 +142,7 @@ def show(
         number = pool_id(db, pool)
         return None if number is None else told_pool(db, number, now=now)
 
-    found = query(body) if api is None else api.get(f"pools/{api.id_of('pools', 'name', pool)}")
+    found = query(body) if api is None else api.get(f"pools/{api.id_of('pools', 'name', pool, deleted=False)}")
     if found is None:
         fail(f"there is no pool {pool!r}; `ostler pool list --all` lists the pools")
     if as_json:

@@ -146,7 +146,8 @@ def test_pool_is_paused_over_the_api_with_a_token_that_may_write(developer: Deve
     done = developer.run("pool", "pause", pool.name, token=token)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"a worker pauses {pool.name} within seconds" in done.stdout
-    assert "alice (API) asked" in developer.run("pool", "show", str(pool.id)).stdout
+    assert "alice (API) asked" in developer.run("pool", "show", pool.name).stdout  # not the deleted pool of the name
+    assert [developer.run(each, "--pool", pool.name).returncode for each in ("jobs", "pods")] == [0, 0]
     assert "to pause it; no worker has done it yet" in developer.operator.run("pool", "show", str(pool.id)).stdout
     asked = developer.json("pool", "resume", str(pool.id), token=token)
     assert asked["pause_request"]["paused"] is False
