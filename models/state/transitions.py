@@ -71,6 +71,7 @@ def _move(
     db: Connection,
     name: str,
     ids: Sequence[int],
+    /,  # so that a caller's `ids` is refused as an unknown parameter
     *,
     now: datetime,
     who: str,

@@ -84,6 +84,16 @@ def forgeries(stage: Stage) -> Iterator[tuple[str, dict[str, Any]]]:
     uids = [row.uid for row in stage.rows("SELECT uid FROM runner_pods ORDER BY id")]
     ids = [row.id for row in stage.rows("SELECT id FROM pools")]
     ending = {"deletion_at": utcnow().isoformat(), "reason": "Forged", "runner_exit_code": 1}
+    now = utcnow().isoformat()
+    hook = {
+        "name": "x",
+        "phase": "Failed",
+        "node": None,
+        "problem": "x",
+        "created_at": now,
+        "seen_at": now,
+        "gone": True,
+    }
     plausible: Mapping[str, Sequence[Any]] = {
         "claim_id": [*claims, claims[-1] + 1],
         "chain_no": [None, CHAIN - 1, CHAIN, CHAIN + 1],
@@ -91,13 +101,14 @@ def forgeries(stage: Stage) -> Iterator[tuple[str, dict[str, Any]]]:
         "pool_id": [None, *ids, ids[-1] + 1],
         "pool": [None, "small", "unknown"],
         "shared": [False, True],
-        "ended": [False, True],
+        "ended": [(), ["small"]],  # of a reconcile: false or true; of the report of a watch: names of pools
         "namespace": [stage.namespace],
         "pools": [["small"]],
         "gone": [(), uids],
         "executing": [uids],
         "unstamped": [uids],
         "endings": [None, dict.fromkeys(uids, ending)],
+        "hooks": [None, {uid: [hook] for uid in uids}],
         "pod_uid": [*uids, "unknown"],
         "run_id": [1, 99],
         "dry": [False],

@@ -61,7 +61,7 @@ def test_dispatch_does_nothing_for_a_name_that_no_pool_has(
 def test_keep_reconciles_the_pool_of_a_name(clusterless: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = pool(clusterless, "large")
     kept: list[tuple[int, bool]] = []
-    monkeypatch.setattr(module, "reconcile_if_due", lambda _rt, pool_id, *, shared: kept.append((pool_id, shared)))
+    monkeypatch.setattr(module, "reconcile_if_due", lambda _rt, number, **how: kept.append((number, how["shared"])))
 
     reconcile.run(pool="large")
 
