@@ -161,7 +161,7 @@ class PoolSpec:
     """Organisation or repository in which persistent runners are registered. None if the runners are ephemeral."""
     max_runner_age: float | None = None
     serves_unlabelled: bool = False
-    """Whether the pool serves jobs without labels."""
+    """True if the pool serves jobs without labels."""
     writers: tuple[str, ...] = ()
     """Field managers that wrote the spec, the latest first."""
     pause_request: str | None = None
