@@ -67,6 +67,7 @@ def database(postgres: Postgres) -> Iterator[Database]:
     engine.dispose()
     yield Database(engine, url)
     engine.dispose()
+    postgres.drop_database(name)  # each has 12 MB: thousands of tests would fill a small disk
 
 
 @pytest.fixture(scope="session")
