@@ -13,7 +13,7 @@ from deploys.deploy_changes import Action, Change, Left, changes_of, judge_chang
 from deploys.deploy_network import WEB, Question, Row, judge_network
 from deploys.deploy_polls import judge_polls
 from deploys.deploy_secrets import note_secrets
-from deploys.deploys import Danger, Refusal
+from deploys.deploys import AT_REST, Danger, Refusal
 from deploys.manifests import Manifests, Object, read_manifests
 from deploys.selectors import Selector
 
@@ -101,8 +101,9 @@ def judge(deploy: Deploy) -> Verdict:
             seen=live.runner_pods if live else (),
         )
     )
+    rests = _rests(deploy, namespaces)
     refusals = (
-        *network.refusals,
+        *(each for each in network.refusals if not (rests and each.danger in AT_REST)),
         *judge_polls(before, after),
         *judge_namespaces(left),
         *judge_changes(changes, live=live.manifests.objects if live else None, namespaces=namespaces),
@@ -113,9 +114,32 @@ def judge(deploy: Deploy) -> Verdict:
         refusals=tuple(sorted(refusals, key=lambda each: order.index(each.danger))),
         changes=changes,
         rows=network.rows,
-        notes=_notes(deploy, after, network.rows, changes),
+        notes=(
+            *_notes(deploy, after, network.rows, changes),
+            *([_RESTS] if any(each.danger in AT_REST for each in network.refusals) and rests else []),
+        ),
         namespaces=namespaces,
     )
+
+
+_RESTS = (
+    "the deploy changes the network policies of stamped Pods. This is accepted, because no runner Pod exists and every "
+    "pool is paused: resume the pools after the deploy"
+)
+
+
+def _rests(deploy: Deploy, namespaces: frozenset[str]) -> bool:
+    """Return whether no runner Pod exists, and no pool creates one during the deploy.
+
+    A policy may then change, because no Pod is stamped (law L12).
+    """
+    live = deploy.live
+    if live is None or live.runner_pods or not namespaces <= live.listed:
+        return False
+    paused = {(each.namespace, each.name): each.paused for each in live.manifests.pools}
+    paused |= {(each.namespace, each.name): each.paused for each in deploy.new.pools if each.paused is not None}
+    paused |= {key: None for each in deploy.new.pools if (key := (each.namespace, each.name)) not in paused}
+    return all(paused.values())
 
 
 def _of_release(live: Manifests, *given: Manifests) -> Manifests:

@@ -40,7 +40,10 @@ class Refusal:
 
 
 WAIT_FOR_JOBS = (
-    "If the change is necessary: pause the pools, wait until no Pod has the label ostler.dev/runner-pool-owner, "
-    "deploy, and resume the pools."
+    "If the change is necessary: scale every pool to 0, wait until no runner Pod is left, pause the pools, and check "
+    "again with --live. Then deploy, resume the pools and scale them back."
 )
-"""Last sentence of each cure for a change of a policy that selects stamped Pods."""
+"""Last sentences of each cure for a change of a policy that selects stamped Pods."""
+
+AT_REST = frozenset({Danger.PEERS_CHANGE, Danger.POLICY_REWRITTEN})
+"""Dangers that need a runner Pod. Without one, and with every pool paused, the check accepts the deploy."""

@@ -104,12 +104,14 @@ class Workload:
 class Pool:
     """A pool. `labels` are the labels that its Pods have besides the pool's label and the label of their manager.
 
-    These are the labels of the pool's template, and the label of pools whose jobs may use containers.
+    These are the labels of the pool's template, and the label of pools whose jobs may use containers. `paused` is None
+    if the manifest does not say it.
     """
 
     namespace: str
     name: str
     labels: Mapping[str, str]
+    paused: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,7 @@ def _pool(given: Object) -> Pool:
     labels = _texts(_within(given.body, "spec", "podTemplate", "metadata", "labels"))
     if _within(given.body, "spec", "containers", "mode") == CONTAINERS_KUBERNETES:
         labels[CONTAINERS_LABEL] = CONTAINERS_KUBERNETES
-    return Pool(given.key[1], given.key[2], labels)
+    return Pool(given.key[1], given.key[2], labels, _within(given.body, "spec", "paused"))
 
 
 def _service(given: Object) -> Service:

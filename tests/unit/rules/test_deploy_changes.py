@@ -160,6 +160,38 @@ def test_what_helm_keeps_is_in_force_after_the_deploy() -> None:
     assert found(read(base, pool("a"))) == without_guard
 
 
+SILENT = pool("a")
+PAUSED, RESUMED = (SILENT | {"spec": SILENT["spec"] | {"paused": each}} for each in (True, False))
+
+
+@pytest.mark.parametrize(
+    ("live_pools", "new_pools", "pods", "listed", "refused"),
+    [
+        ([PAUSED], [SILENT], [], ["runners"], False),
+        ([], [], [], ["runners"], False),
+        ([SILENT], [SILENT], [], ["runners"], True),
+        ([PAUSED], [RESUMED], [], ["runners"], True),
+        ([PAUSED], [SILENT, pool("new")], [], ["runners"], True),
+        ([PAUSED], [SILENT], ["runners"], ["runners"], True),
+        ([PAUSED], [SILENT], [], [], True),
+    ],
+    ids=["at rest", "no pool", "not paused", "resumed", "another pool", "with a Pod", "not listed"],
+)
+def test_policy_may_change_only_if_no_pod_exists_and_every_pool_is_paused(
+    live_pools: list[Any], new_pools: list[Any], pods: list[str], listed: list[str], *, refused: bool
+) -> None:
+    def base(port: int) -> dict[str, Any]:
+        rules = [{"to": [{"ipBlock": {"cidr": "203.0.113.0/24"}}], "ports": [{"port": port}]}]
+        rule = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"], "egress": rules}
+        return thing("NetworkPolicy", "base", group="networking.k8s.io/v1", spec=rule, namespace="runners")
+
+    live = Live(read(base(443), *live_pools), tuple((each, {POOL_LABEL: "a"}) for each in pods), frozenset(listed))
+    verdict = judge(Deploy(None, read(base(80), *new_pools), live=live, runners=RUNNERS))
+
+    assert (Danger.PEERS_CHANGE in {each.danger for each in verdict.refusals}) is refused
+    assert any("no runner Pod exists" in each for each in verdict.notes) is not refused
+
+
 def test_a_pool_with_other_labels_is_no_renamed_one() -> None:
     assert changes(read(pool("a")), read(pool("b", label="windows"))) == [
         (Action.DELETED, "RunnerPool runners/a", None)
