@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -11,7 +12,9 @@ from sqlalchemy import Connection, Row
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.claims import pod_ends
 from models.db.sql import text
+from models.state.claim_leases import WAITS
 from rules.claims.machines import ClaimState, Purpose
+from rules.claims.mint_questions import why_postponed
 from rules.claims.pod_ends import describe
 
 MOST_EVENTS = 500
@@ -106,6 +109,30 @@ def claim_story(db: Connection, claim_id: int, *, accounts: Collection[int] | No
         {"id": claim_id, "most": MOST_EVENTS},
     ).all()
     return ClaimStory(claim, claim_events(db, [claim_id]), attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The present step of a claim: the next try, its error, and the rate limit that makes it wait. None: no such."""
+
+    due_at: datetime | None
+    error: str | None
+    postponed: str | None
+
+
+def step_of(db: Connection, claim_id: int) -> Step:
+    """Return the present step of a claim."""
+    row = db.execute(
+        text("""
+            SELECT coalesce(leased_until, due_at) AS due_at, last_error, purpose = 'job' AND state = 'claimed' AS mints,
+                   (SELECT outcome FROM mint_attempts WHERE claim_id = c.id ORDER BY id DESC LIMIT 1) AS attempt
+            FROM claims c WHERE id = :id
+        """),
+        {"id": claim_id},
+    ).one()
+    if row.last_error != WAITS:
+        return Step(row.due_at, row.last_error, None)
+    return Step(row.due_at, None, why_postponed(mints=row.mints, attempt=row.attempt))
 
 
 def shown(claim: Row[Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from models.browse import accounts as account_rows
 from models.browse import pods as pod_rows
 from models.browse import pools as pool_rows
 from models.browse.accounts import AccountStory, account_story, held_by
+from models.browse.claims import step_of
 from models.browse.jobs import JobStory, job_story, pool_facts
 from models.browse.pods import PodStory, pod_story
 from models.browse.pools import PoolStory, pool_story
@@ -129,20 +130,19 @@ def _live_claim(db: Connection, story: PodStory) -> LiveClaim | None:
     live = next((claim for claim in story.claims if claim.ended_at is None), None)
     if live is None:
         return None
-    row = db.execute(
-        text("SELECT coalesce(leased_until, due_at) AS due_at, runner_seen, runner_seen_at FROM claims WHERE id = :id"),
-        {"id": live.id},
-    ).one()
+    row = db.execute(text("SELECT runner_seen, runner_seen_at FROM claims WHERE id = :id"), {"id": live.id}).one()
+    step = step_of(db, live.id)
     return LiveClaim(
         id=live.id,
         purpose=Purpose(live.purpose),
         state=ClaimState(live.state),
         job_id=live.job_id,
-        due_at=row.due_at,
+        due_at=step.due_at,
         runner=live.runner_name,
         seen=row.runner_seen,
         seen_at=row.runner_seen_at,
-        last_error=live.last_error,
+        last_error=step.error,
+        postponed=step.postponed,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, Row
 
 from models.browse.accounts import held_by
-from models.browse.claims import claim_events
+from models.browse.claims import claim_events, step_of
 from models.browse.claims import shown as shown_claim
 from models.browse.page import OF_ACCOUNTS, Order, Page, read
 from models.browse.timeline import Moment, in_order, repairs_of, with_deliveries
@@ -205,6 +205,7 @@ def _facts(
         {"id": job.account_id},
     ).one()
     live = next((claim for claim in reversed(claims) if claim.ended_at is None), None)
+    step = None if live is None or live.last_error is None else step_of(db, live.id)
     queued = job.state == JobState.QUEUED
     dispatchable = queued and job.hold_reason is None and job.pool_id is not None
     pool = None if job.pool_id is None else pool_facts(db, job.pool_id, job_id=job.id, accounts=accounts, now=now)
@@ -235,7 +236,9 @@ def _facts(
             stamp=Stamp(live.stamp),
             pod=live.pod,
             runner=live.runner_name,
-            last_error=live.last_error,
+            last_error=None if step is None else step.error,
+            postponed=None if step is None else step.postponed,
+            due_at=None if step is None else step.due_at,
             created_at=live.created_at,
             minted_at=live.minted_at,
             delivered_at=live.delivered_at,

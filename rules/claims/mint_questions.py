@@ -18,6 +18,7 @@ NO_RUNNER = "GitHub did not register a runner"
 NO_RUNNERS = "GitHub does not register runners"
 QUOTA_REACHED = "GitHub's rate limit is reached"
 PACE_REACHED = "the limit OSTLER_GITHUB_MINTS_PER_MINUTE is reached"
+LIMIT_REACHED = "a rate limit for calls to GitHub is reached"
 NO_INSTALLATION = "no installation of the App is known for the account of the job"
 BUSY_RUNNER = "a runner that was never delivered is busy"
 INVALID_RUNNER = "GitHub refuses the runner of the job as invalid"
@@ -143,6 +144,17 @@ _CURES = (
     ),
 )
 """Pairs of a phrase in a message of GitHub, in lower case, and the cure for the problem."""
+
+
+def why_postponed(*, mints: bool, attempt: str | None) -> str:
+    """Return the rate limit that postponed the step of a claim, as far as the rows show it.
+
+    `mints` is true if the step is the mint of a JIT, and `attempt` is the outcome of its last attempt. GitHub's own
+    limit refuses an attempt. Ostler's own limit makes none.
+    """
+    if not mints:
+        return LIMIT_REACHED
+    return {"refused": QUOTA_REACHED, None: PACE_REACHED}.get(attempt, LIMIT_REACHED)
 
 
 def cure_of_cause(detail: str) -> str | None:

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from rules.claims.fairness import Budget, Usage
 from rules.claims.hook_pods import HookPod
 from rules.claims.machines import ClaimState, Purpose
+from rules.claims.mint_questions import cure_of_cause
 from rules.claims.pod_ends import How, PodEnd, describe
 from rules.routing.access import cure_of
 from rules.waiting.budgets import cores, gib
@@ -45,6 +46,7 @@ class LiveClaim:
     """The live claim of a Pod. The sweep `resume` continues the claim after `due_at`.
 
     `seen` is the status of the runner in GitHub's last list of runners, or None if the runner was in no list.
+    `postponed` is the rate limit that makes the present step of the claim wait, or None: such a step has not failed.
     """
 
     id: int
@@ -56,6 +58,7 @@ class LiveClaim:
     seen: str | None = None
     seen_at: datetime | None = None
     last_error: str | None = None
+    postponed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,9 @@ def _claim(pod: PodFacts) -> Finding:
         return Finding("claim", Result.OPEN, "no live claim", Source.POSTGRES)
     words = f"{claim.purpose} claim {claim.id} is {claim.state}"
     words += "" if claim.job_id is None else f" for job {claim.job_id}"
+    if claim.postponed is not None:
+        cure = cure_of_cause(claim.postponed)
+        return Finding("claim", Result.WAITS, f"{words}; its step waits: {claim.postponed}", Source.POSTGRES, cure=cure)
     if claim.last_error is None:
         return Finding("claim", Result.PASSED, words, Source.POSTGRES)
     return Finding("claim", Result.WAITS, f"{words}; its last step failed: {claim.last_error}", Source.POSTGRES)

@@ -94,8 +94,10 @@ class SupplyFacts:
 class ClaimFacts:
     """The live claim of a job.
 
-    `last_error` is the error of the claim's present step, which is retried, or None. The times say when the claim was
-    made, minted and delivered. None means that it has not happened yet, or is not known.
+    `last_error` is the error of the claim's present step, which is retried, or None. `postponed` is the rate limit that
+    makes this step wait, or None: such a step has not failed. `due_at` is the time of the next try if the step has
+    failed or waits. The other times say when the claim was made, minted and delivered. None means that it has not
+    happened yet, or is not known.
     """
 
     id: int
@@ -107,6 +109,8 @@ class ClaimFacts:
     created_at: datetime | None = None
     minted_at: datetime | None = None
     delivered_at: datetime | None = None
+    postponed: str | None = None
+    due_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from rules.claims.fairness import SkipReason
 from rules.claims.machines import ClaimState, JobState, Stamp
+from rules.claims.mint_questions import cure_of_cause
 from rules.claims.pod_ends import describe
 from rules.routing.holds import HoldReason
 from rules.waiting.budgets import budget_cure, cores, gib, short_of_budget, use_of_budget
@@ -297,11 +298,21 @@ def _release(job: JobFacts) -> _Outcome:
     claim = job.claim
     if claim is None or claim.state is not ClaimState.RELEASING:
         return None
-    failed = "" if claim.last_error is None else f" The last try failed: {claim.last_error}."
-    return Explanation(
+    return _step(
+        claim,
         WaitsFor.RELEASE,
-        f"The job had {_named(claim)}. The claim is being released, and the job is then queued again.{failed}",
+        f"The job had {_named(claim)}. The claim is being released, and the job is then queued again.",
     )
+
+
+def _step(claim: ClaimFacts, waits_for: WaitsFor, summary: str) -> Explanation:
+    """Return the explanation of a claim's present step, with the error or the rate limit that delays the step."""
+    if claim.postponed is not None:
+        return Explanation(
+            waits_for, f"{summary} The step waits: {claim.postponed}.", cure_of_cause(claim.postponed), claim.due_at
+        )
+    failed = "" if claim.last_error is None else f" The last try failed: {claim.last_error}."
+    return Explanation(waits_for, summary + failed, next_at=claim.due_at)
 
 
 def _stamp(job: JobFacts) -> _Outcome:
@@ -309,7 +320,7 @@ def _stamp(job: JobFacts) -> _Outcome:
     if claim is None or claim.state is ClaimState.RELEASING:
         return None
     if claim.state is ClaimState.CLAIMED and claim.stamp is Stamp.NONE:
-        return Explanation(WaitsFor.STAMP, f"The job has {_named(claim)}. The Pod is about to be stamped.")
+        return _step(claim, WaitsFor.STAMP, f"The job has {_named(claim)}. The Pod is about to be stamped.")
     match claim.stamp:
         case Stamp.ON:
             return _Passed(f"Pod {claim.pod} is stamped.")
@@ -326,9 +337,9 @@ def _mint(job: JobFacts) -> _Outcome:
     if claim is None or claim.state is ClaimState.RELEASING:
         return None
     if claim.state is ClaimState.CLAIMED:
-        return Explanation(
-            WaitsFor.MINT, f"The job has {_named(claim)}. Ostler is asking GitHub for the configuration of the runner."
-        )
+        asks = "must ask" if claim.postponed is not None else "is asking"
+        summary = f"The job has {_named(claim)}. Ostler {asks} GitHub for the configuration of the runner."
+        return _step(claim, WaitsFor.MINT, summary)
     whose = "" if claim.runner is None else f" of runner {claim.runner}"
     return _Passed(f"GitHub made the configuration{whose}.", claim.minted_at)
 

@@ -10,6 +10,7 @@ import pytest
 from rules.claims.fairness import Budget, Usage
 from rules.claims.hook_pods import HookPod
 from rules.claims.machines import ClaimState, Purpose
+from rules.claims.mint_questions import QUOTA_REACHED
 from rules.claims.pod_ends import PodEnd
 from rules.claims.pod_events import PodEvent
 from rules.pools.starts import Trouble
@@ -142,6 +143,12 @@ def test_pod_that_does_not_start_is_explained_by_kubernetes() -> None:
     assert found.summary == "Phase Pending, no node yet, ImagePullBackOff."
     assert pod(listed=listed, node_gone_at=NOW).summary == found.summary
     assert pod(node_gone_at=NOW).summary == "The node of the Pod is gone."
+
+
+def test_claim_whose_step_a_rate_limit_postpones_says_so() -> None:
+    found = pod(claim=replace(CLAIM, state=ClaimState.CLAIMED, postponed=QUOTA_REACHED))
+    assert found.summary == "Job claim 7 is claimed for job 100; its step waits: GitHub's rate limit is reached."
+    assert found.cure == "No action is needed: the jobs continue when GitHub's limit is renewed."
 
 
 def test_runner_of_a_pod_is_what_github_said_last() -> None:

@@ -7,6 +7,7 @@ import pytest
 from rules.claims.mint_questions import (
     BUSY_RUNNER,
     INVALID_RUNNER,
+    LIMIT_REACHED,
     NO_INSTALLATION,
     NO_RUNNER,
     NO_RUNNERS,
@@ -17,6 +18,7 @@ from rules.claims.mint_questions import (
     describe,
     group_key,
     is_full,
+    why_postponed,
 )
 
 
@@ -104,3 +106,19 @@ def test_cure_follows_the_cause_of_the_hold(detail: str, cure: str) -> None:
 def test_a_default_group_is_no_full_one_unless_that_is_said() -> None:
     asked = asked_for(scope="orgs/acme", repository="acme/app", account_id=7, installation_id=5, group=1)
     assert asked == ("account", "7")
+
+
+@pytest.mark.parametrize(
+    ("mints", "attempt", "limit"),
+    [
+        (True, "refused", QUOTA_REACHED),
+        (True, None, PACE_REACHED),
+        (True, "open", LIMIT_REACHED),
+        (False, "minted", LIMIT_REACHED),
+        (False, None, LIMIT_REACHED),
+    ],
+)
+def test_limit_that_postponed_a_step_is_told_as_far_as_the_rows_show_it(
+    mints: bool, attempt: str | None, limit: str
+) -> None:
+    assert why_postponed(mints=mints, attempt=attempt) == limit

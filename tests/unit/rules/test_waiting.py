@@ -22,6 +22,7 @@ from rules.claims.fairness import (
     turn_of,
 )
 from rules.claims.machines import ClaimState, JobState, Stamp
+from rules.claims.mint_questions import QUOTA_REACHED
 from rules.claims.pod_ends import PodEnd
 from rules.claims.runner_brakes import ENDED_BEFORE_IT, Brake
 from rules.pools.starts import Trouble
@@ -74,6 +75,17 @@ def test_a_release_that_an_upstream_failed_says_so() -> None:
     assert found.summary.endswith(
         "The claim is being released, and the job is then queued again. The last try failed: Retryable."
     )
+
+
+def test_a_step_that_a_rate_limit_postponed_has_not_failed() -> None:
+    due = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    claim = ClaimFacts(9, ClaimState.CLAIMED, Stamp.ON, "small-1", "r", postponed=QUOTA_REACHED, due_at=due)
+    found = explain(replace(JOB, state=JobState.CLAIMED, claim=claim))
+    assert found.summary.endswith("The step waits: GitHub's rate limit is reached.")
+    assert found.cure == "No action is needed: the jobs continue when GitHub's limit is renewed."
+    assert (found.waits_for, found.next_at) == (WaitsFor.MINT, due)
+    failed = explain(replace(JOB, state=JobState.CLAIMED, claim=replace(claim, postponed=None, last_error="reset")))
+    assert failed.summary.endswith("The last try failed: reset.")
 
 
 @pytest.mark.parametrize("reason", list(HoldReason))

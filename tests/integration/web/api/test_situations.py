@@ -14,7 +14,9 @@ import pytest
 from sqlalchemy import update
 
 from models.schema import metadata
+from models.state.claim_leases import WAITS
 from ostler.clock import utcnow
+from rules.claims.mint_questions import QUOTA_REACHED
 from rules.claims.runner_brakes import TOO_OLD
 from rules.pools.starts import Trouble
 from rules.routing.holds import HoldReason
@@ -136,11 +138,20 @@ def ended(
     return arrange
 
 
-def claimed(state: str, **columns: Any) -> Arrange:
+def claimed(state: str, *, attempt: str | None = None, **columns: Any) -> Arrange:
+    """Return an arrangement in which the job has a claim, and its mint an attempt with this outcome."""
+
     def arrange(stage: Stage, pool_id: int) -> None:
         claim = add_claim(stage.engine, pool_id, JOB, state=state, account_id=OURS)
         change(stage, "claims", claim, **columns)
         stage.execute("UPDATE jobs SET state = 'claimed' WHERE id = :id", id=JOB)
+        if attempt is not None:
+            stage.execute(
+                "INSERT INTO mint_attempts (claim_id, runner_name, outcome, created_at, closed_at) "
+                "VALUES (:claim, 'r', :outcome, now(), now())",
+                claim=claim,
+                outcome=attempt,
+            )
 
     return arrange
 
@@ -224,6 +235,26 @@ SITUATIONS: dict[str, tuple[Arrange, Step | None, str]] = {
     ),
     "its Pod is not stamped yet": (claimed("claimed", stamp="none"), Step.STAMP, "about to be stamped"),
     "GitHub has not answered the mint": (claimed("claimed", stamp="on"), Step.MINT, "asking GitHub"),
+    "GitHub's quota is used up for a while": (
+        claimed("claimed", attempt="refused", stamp="on", last_error=WAITS, due_at=NOW + timedelta(minutes=2)),
+        Step.MINT,
+        "The step waits: GitHub's rate limit is reached",
+    ),
+    "GitHub's quota is used up for long": (
+        held(HoldReason.BACKOFF, QUOTA_REACHED, until=timedelta(minutes=40)),
+        Step.BACKOFF,
+        "GitHub's rate limit is reached",
+    ),
+    "the limit of mints is reached": (
+        claimed("claimed", stamp="on", last_error=WAITS, due_at=NOW + timedelta(seconds=9)),
+        Step.MINT,
+        "OSTLER_GITHUB_MINTS_PER_MINUTE is reached",
+    ),
+    "GitHub has not answered a mint": (
+        claimed("claimed", stamp="on", last_error="no answer within 10 s", due_at=NOW + timedelta(seconds=9)),
+        Step.MINT,
+        "The last try failed: no answer within 10 s",
+    ),
     "its Pod has not fetched the JIT": (claimed("minted", stamp="on"), Step.DELIVERY, "has not fetched"),
     "its runner has not begun": (claimed("delivered", stamp="on"), Step.START, "has not reported yet"),
     "GitHub gave its runner another job": (
@@ -246,6 +277,11 @@ SITUATIONS: dict[str, tuple[Arrange, Step | None, str]] = {
         ended(exit_reason="Evicted", runner_exit_code=137, terminal_at=NOW),
         None,
         "evicted by the kubelet",
+    ),
+    "its node was drained": (
+        ended(exit_reason="EvictionByEvictionAPI", deletion_at=NOW, deleted_first=True, gone_at=NOW),
+        None,
+        "evicted through the eviction API, as `kubectl drain` does",
     ),
     "its node was lost": (ended(exit_reason="NodeLost", gone_at=NOW), None, "lost with its node"),
 }
