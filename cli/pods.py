@@ -36,8 +36,8 @@ def pods(
 ) -> None:
     """List runner Pods with their live claims.
 
-    A Pod failed if its node is gone, or if one of its containers ended with an error. With OSTLER_API_URL, the
-    command asks the REST API.
+    For a starting Pod, the last column says why it does not poll yet. A Pod failed if its node is gone, or if one of
+    its containers ended with an error. With OSTLER_API_URL, the command asks the REST API.
     """
     api, now = remote.chosen(), utcnow()
     filters = {
@@ -61,7 +61,8 @@ def pods(
             Column("job", drop=1),
             "age",
             Column("first poll after", drop=3),
-            Column("last poll", drop=4),
+            Column("last poll", drop=5),
+            Column("why it starts", Kind.TEXT, drop=None if any(row["reason"] for row in rows) else 4),
         ),
         (
             (
@@ -72,6 +73,7 @@ def pods(
                 age(row["created_at"], now=now),
                 None if row["first_polled_at"] is None else age(row["created_at"], now=row["first_polled_at"]),
                 None if row["polled_at"] is None else age(row["polled_at"], now=now),
+                row["reason"],
             )
             for row in rows
         ),
@@ -84,10 +86,10 @@ def pods(
 def _listed(db: Connection, filters: dict[str, Any], *, sort: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
     """Return a page of Pods, and whether more Pods exist."""
     from models.browse.page import Order
-    from models.browse.pods import PodFilter, list_pods
+    from models.browse.pods import PodFilter, list_pods, shown
 
     page = list_pods(db, PodFilter(**filters), order=Order(sort), limit=limit)
-    return [dict(row._mapping) for row in page.rows], page.next_id is not None
+    return shown(db, page.rows), page.next_id is not None
 
 
 def pod(

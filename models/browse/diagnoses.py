@@ -121,7 +121,7 @@ def _listed(db: Connection, namespace: str, pool: str, uid: str | None) -> Liste
                 node=pod["node"],
                 terminating=pod["terminating"],
                 volumes=pod["attachable_volumes"],
-                obstacle=pod["waiting_reason"] or pod["no_node_because"] or None,
+                obstacle=pod_lists.obstacle(pod),
             )
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -14,8 +14,12 @@ from models.browse.page import Order, Page, read
 from models.browse.timeline import Moment, in_order, with_deliveries
 from models.claims import pod_ends
 from models.db.sql import text
+from models.pools import pod_lists
 from rules.claims.hook_pods import HookPod, read_all
 from rules.claims.pod_ends import describe
+
+STARTING = "starting"
+"""State of a listed Pod that has not polled yet."""
 
 MOST_CLAIMS = 100
 MOST_EXECUTIONS = 100
@@ -113,6 +117,29 @@ def list_pods(
         after=after,
         limit=limit,
     )
+
+
+def shown(db: Connection, pods: Sequence[Row[Any]]) -> list[dict[str, Any]]:
+    """Return listed Pods as the commands, the API and the pages show them.
+
+    `reason` says why a starting Pod does not poll yet, according to the last shared list of its pool. It is None for
+    all other Pods, and for Pods that are not in the list.
+    """
+    pools = {(pod.namespace, pod.pool) for pod in pods if pod.state == STARTING}
+    listed = {
+        each["uid"]: each
+        for namespace, pool in sorted(pools)
+        for each in (pod_lists.seen(db, namespace=namespace, pool=pool) or (None, ()))[1]
+    }
+    return [{**pod._mapping, "reason": _reason(listed.get(pod.uid)) if pod.state == STARTING else None} for pod in pods]
+
+
+def _reason(pod: Mapping[str, Any] | None) -> str | None:
+    if pod is None:
+        return None
+    if (obstacle := pod_lists.obstacle(pod)) is not None:
+        return obstacle
+    return "it has no node yet" if pod["node"] is None else f"its containers start on node {pod['node']}"
 
 
 def pod_story(db: Connection, name_or_uid: str, *, accounts: Collection[int] | None = None) -> PodStory | None:

@@ -135,6 +135,13 @@ def seen(db: Connection, *, namespace: str, pool: str) -> tuple[datetime, Sequen
     return row.taken_at, [dict(zip(content["fields"], values, strict=True)) for values in content["pods"]]
 
 
+def obstacle(pod: Mapping[str, Any]) -> str | None:
+    """Return why a listed Pod does not start, or None if the list shows no obstacle."""
+    gates = pod.get("gates")
+    waits = f"it waits until another program removes its scheduling gates: {gates}" if gates else None
+    return pod["waiting_reason"] or pod["no_node_because"] or waits
+
+
 def nodes_of_pods(db: Connection) -> Mapping[tuple[str, str], Sequence[tuple[str, str | None]]]:
     """Return the UIDs of the Pods of all stored lists with their nodes, by the namespace and the name of the pool."""
     found = {}

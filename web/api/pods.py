@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
+from sqlalchemy import Connection
 
 from models.browse.diagnoses import told_pod
-from models.browse.pods import PodFilter, list_pods
+from models.browse.pods import PodFilter, list_pods, shown
 from models.browse.timeline import Moment
 from ostler.clock import utcnow
 from ostler.timings import Timings
@@ -55,6 +56,10 @@ class ListedPod(Shown):
     over_at: datetime | None
     node_gone_at: datetime | None
     gone_at: datetime | None
+    reason: str | None = Field(
+        description="why a starting Pod does not poll yet, from the last shared list of Pods; null for other Pods",
+        examples=["ImagePullBackOff"],
+    )
 
 
 class PodClaim(Shown):
@@ -145,8 +150,13 @@ def router(database: Callable[[], Database], cursors: Cursors, timings: Timings)
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = PodFilter(**query.filters())
-        page = await database().run(lambda db: list_pods(db, wanted, order=query.sort, after=after, limit=query.limit))
-        return {"items": page.rows, "next_cursor": cursors.make(listing, page.next_id)}
+
+        def body(db: Connection) -> tuple[list[dict[str, Any]], int | None]:
+            page = list_pods(db, wanted, order=query.sort, after=after, limit=query.limit)
+            return shown(db, page.rows), page.next_id
+
+        items, next_id = await database().run(body)
+        return {"items": items, "next_cursor": cursors.make(listing, next_id)}
 
     async def read(pod: str, accounts: Visible) -> dict[str, Any]:
         now = utcnow()

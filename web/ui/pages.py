@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 from pydantic import BaseModel
@@ -28,6 +28,7 @@ from models.browse.jobs import JobFilter, job_story, list_jobs
 from models.browse.nodes import read_nodes
 from models.browse.page import LARGEST, Choice, Page
 from models.browse.pods import PodFilter, PodStory, list_pods, pod_story
+from models.browse.pods import shown as pods_shown
 from models.browse.pools import PoolStory, pool_choices, pool_story, told
 from models.browse.repairs import DailyChanges, RepairCount, RepairFilter, count_repairs, list_repairs, summary
 from models.browse.sweeps import SweepSeen, list_sweeps
@@ -232,25 +233,26 @@ class Pages:
         _need_fleet(_holder(request))
         pool_id, now = number(request.path_params["pool_id"]), utcnow()
 
-        def body(db: Connection) -> tuple[PoolStory, Page, Expected, Diagnosis] | None:
+        def body(db: Connection) -> tuple[PoolStory, Page, list[dict[str, Any]], Expected, Diagnosis] | None:
             story = pool_story(db, pool_id, now=now)
             if story is None:
                 return None
             pods = list_pods(db, PodFilter(pool_id=pool_id, gone=False), limit=MOST)
-            return story, pods, expected(db, pool_id, since=now - WAITS_OF), diagnoses.of_pool(db, story, now=now)
+            usual = expected(db, pool_id, since=now - WAITS_OF)
+            return story, pods, pods_shown(db, pods.rows), usual, diagnoses.of_pool(db, story, now=now)
 
         found = await self._database().run(body) if pool_id else None
         if found is None:
             raise _missing("pool")
-        story, pods, usual, why = found
+        story, page, pods, usual, why = found
         shown = told(story, now=now)
         counts = None if shown["status"] is None else {each: shown["status"][each] for each in PodState}
         values = {
             "pool": shown,
             "why": why,
             "counts": counts,
-            "pods": pods.rows,
-            "more": pods.next_id is not None,
+            "pods": pods,
+            "more": page.next_id is not None,
             "usual": usual,
         }
         return Shown("pool.html", now, values, live=shown["deleted_at"] is None)

@@ -194,3 +194,34 @@ def test_hook_pods_are_hidden_with_the_end_of_a_pod_that_others_had_too(stage: S
     )
     assert "p-workflow" not in stage.client.call("GET", f"/api/v1/{path}", token=token).text
     assert "p-workflow" in stage.client.call("GET", f"/api/v1/{path}", token=stage.reader).text
+
+
+def test_starting_pods_are_listed_with_the_reason_why_they_do_not_poll(stage: Stage) -> None:
+    pool_id = stage.pool()
+    starting: dict[str, dict[str, Any]] = {
+        "pulls": {"node": "n1", "waiting_reason": "ImagePullBackOff"},
+        "full": {"unschedulable": True, "no_node_because": "0/3 nodes"},
+        "gated": {"gates": "kueue/admission"},
+        "placed": {"node": "n1"},
+        "new": {},
+        "polls": {"node": "n1", "waiting_reason": "ImagePullBackOff"},
+    }
+    for name in (*starting, "unlisted"):
+        stage.execute(
+            "INSERT INTO runner_pods (pool_id, namespace, name, uid, attempt_id, template_hash, created_at)"
+            " VALUES (:pool, 'runners', :name, :name, 'a', 'h', now())",
+            pool=pool_id,
+            name=name,
+        )
+    stage.execute("UPDATE runner_pods SET first_polled_at = now() WHERE uid = 'polls'")
+    listed(stage, *(seen(name, name, **{"phase": "Pending", "node": None} | state) for name, state in starting.items()))
+    assert {pod["name"]: pod["reason"] for pod in stage.get("/pods").json()["items"]} == {
+        "pulls": "ImagePullBackOff",
+        "full": "0/3 nodes",
+        "gated": "it waits until another program removes its scheduling gates: kueue/admission",
+        "placed": "its containers start on node n1",
+        "new": "it has no node yet",
+        "polls": None,
+        "unlisted": None,
+    }
+    assert explained(stage, "pods/gated")["kubernetes"]["result"] == "waits"
