@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -193,8 +194,25 @@ def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
 def requeue(job_id: JobId, as_json: Json = False) -> None:
     """Clear the hold and the backoff of a queued job, or ask for the release of the claim of a claimed job.
 
-    The command never ends a claim. A release needs GitHub's proof that the runner does not execute the job.
+    The command never ends a claim. A release needs GitHub's proof that the runner does not execute the job. With
+    OSTLER_API_URL, the command asks the REST API instead of Postgres, and the token needs the scope `write`.
     """
+    api = remote.chosen()
+    found = _requeued(job_id) if api is None else api.post(f"jobs/{job_id}/requeue")
+    if found is None:
+        fail(f"there is no job {job_id}; `ostler jobs` lists the known jobs")
+    if as_json:
+        print_json(found)
+        return
+    why = found["why"]
+    typer.echo(found["message"])
+    print_summary(why)
+    if why["next_at"] is not None:
+        typer.echo(f"Next try: {why['next_at']:%Y-%m-%d %H:%M:%S} UTC")
+
+
+def _requeued(job_id: int) -> dict[str, Any] | None:
+    """Queue a job again, and return the answer as the API returns it. Return None if there is no such job."""
     from models.browse.jobs import job_story
     from models.sweeps.requeues import requeue as ask
 
@@ -207,20 +225,12 @@ def requeue(job_id: JobId, as_json: Json = False) -> None:
 
     found = query(body)
     if found is None:
-        fail(f"there is no job {job_id}; `ostler jobs` lists the known jobs")
+        return None
     done, why = found
     if done.action.refused:
         fail(done.message)
     wake([] if done.wakes is None else [done.wakes], release=done.releases)
-    if as_json:
-        print_json({"action": done.action, "message": done.message, "why": why})
-        return
-    typer.echo(done.message)
-    typer.echo(why.summary)
-    if why.cure is not None:
-        typer.echo(f"What helps: {why.cure}")
-    if why.next_at is not None:
-        typer.echo(f"Next try: {why.next_at:%Y-%m-%d %H:%M:%S} UTC")
+    return {"action": done.action, "message": done.message, "why": asdict(why)}
 
 
 def _told(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | None:

@@ -75,6 +75,11 @@ class Api:
         changed: dict[str, Any] | None = self._ask(path, {}, method="PUT", body=body)
         return changed
 
+    def post(self, path: str) -> dict[str, Any] | None:
+        """Ask for an act on one object, and return the answer. Return None if the API does not know the object."""
+        answer: dict[str, Any] | None = self._ask(path, {}, method="POST")
+        return answer
+
     def id_of(self, path: str, field: str, given: str | None, **filters: Any) -> int | None:
         """Return the id of the row of a list whose `field` has the value `given`, or None if `given` is None.
 

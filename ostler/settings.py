@@ -92,12 +92,12 @@ class ApiAccess(Trust):
 
     api_url: str | None = None
     """Address of web, for example `https://ostler.example.com`. If it is set, the commands `ostler jobs`, `job`,
-    `pods`, `pod`, `pool show`, `pool history`, `pool pause`, `pool resume`, `account show`, `usage` and `changes` ask
-    the REST API, and need access to neither Postgres nor the cluster.
+    `job requeue`, `pods`, `pod`, `pool show`, `pool history`, `pool pause`, `pool resume`, `account show`, `usage` and
+    `changes` ask the REST API, and need access to neither Postgres nor the cluster.
     """
     api_token: Secret | None = Field(default=None, validate_default=True)
-    """API token for OSTLER_API_URL, from `ostler token create`, with the scope `read`, for `ostler pool pause` and
-    `resume` also `write`. Over plain HTTP it can be read on the way.
+    """API token for OSTLER_API_URL, from `ostler token create`, with the scope `read`, for `ostler job requeue`,
+    `ostler pool pause` and `resume` also `write`. Over plain HTTP it can be read on the way.
     """
 
     @field_validator("api_url")

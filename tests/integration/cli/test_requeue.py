@@ -8,9 +8,10 @@ import pytest
 
 from rules.token_scopes import TokenScope
 from tests.integration.cli.test_operator import Operator, operator
+from tests.integration.cli.test_remote import Developer, developer
 from tests.integration.web.api.conftest import Stage, serving
 
-__all__ = ["operator"]
+__all__ = ["developer", "operator"]
 
 
 @pytest.fixture
@@ -64,6 +65,24 @@ def test_job_without_an_id_or_with_an_unknown_word_is_a_mistake(operator: Operat
     for words, said in ((("job",), "Missing argument 'ID'"), (("job", "restart"), "restart")):
         done = operator.run(*words)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_developer_queues_a_job_again_over_the_api(developer: Developer) -> None:
+    hold(developer.operator, 12)
+    refused = developer.run("job", "requeue", "12")
+    assert (refused.returncode, "scope" in refused.stderr) == (2, True)
+    token = developer.stage.token(TokenScope.READ, TokenScope.WRITE, name="alice")
+    done = developer.run("job", "requeue", "12", token=token)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("The hold of the job is cleared. It gets the next free Pod of its turn.\n")
+    assert developer.operator.json("changes", "--kind", "job")[0]["who"] == "alice"
+    again = developer.json("job", "requeue", "12", token=token)
+    assert set(again) == set(developer.operator.json("job", "requeue", "12"))
+    missing = developer.run("job", "requeue", "99", token=token)
+    assert (missing.returncode, "there is no job 99" in missing.stderr) == (1, True)
+    developer.operator.execute("UPDATE jobs SET state = 'running' WHERE id = 11")
+    runs = developer.run("job", "requeue", "11", token=token)
+    assert (runs.returncode, "A runner executes the job" in runs.stderr) == (1, True)
 
 
 def test_api_wakes_the_pool_of_the_job(operator: Operator, stage: Stage) -> None:
