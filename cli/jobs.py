@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -176,7 +177,10 @@ def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
     print_text(f"{found['repository']} {found['name']} (job {found['id']}, run {found['run_id']})")
     print_text(
         f"{found['conclusion'] or found['state']}, {age(found['queued_at'], now=now)} old, account {found['account']}"
+        f"{_times(found)}"
     )
+    labels = ", ".join(found["labels"]) or "none"
+    print_text(f"Workflow: {found['workflow_name'] or '-'}, branch {found['head_branch'] or '-'}; labels: {labels}")
     typer.echo()
     print_summary(why)
     if why["next_at"] is not None:
@@ -188,6 +192,15 @@ def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
         print_checks(why["checks"], wide=wide)
         typer.echo()
     print_timeline(found["timeline"], wide=wide)
+
+
+def _times(job: Mapping[str, Any]) -> str:
+    """Return how long a job waited and ran, according to GitHub's times. Its clock has whole seconds."""
+    queued, began, ended = (job[name] for name in ("queued_at", "started_at", "completed_at"))
+    if began is None:
+        return ""
+    ran = "" if ended is None else f", ran {age(began, now=ended)}"
+    return f", waited {age(queued, now=began)}{ran}"
 
 
 @app.command("requeue")

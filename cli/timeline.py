@@ -44,12 +44,13 @@ def _task(moment: Mapping[str, Any]) -> str | None:
 def print_checks(checks: Sequence[Mapping[str, Any]], *, wide: bool = False) -> None:
     """Print the checks of an explanation. A check of a job has a step, and any other check has a name."""
     print_table(
-        ("check", "result", Column("evidence", Kind.TEXT), Column("at", drop=1)),
+        ("check", "result", Column("evidence", Kind.TEXT), Column("source", drop=2), Column("at", drop=1)),
         (
             (
                 each.get("check", each.get("step", "")).replace("_", " "),
                 each["result"],
                 each["evidence"],
+                each["source"],
                 None if each["at"] is None else f"{each['at']:%H:%M:%S}",
             )
             for each in checks

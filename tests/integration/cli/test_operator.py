@@ -236,6 +236,14 @@ def test_a_job_is_explained_with_its_story(operator: Operator) -> None:
     assert "which lacks the labels gpu" in words
     assert "What helps: Add a RunnerPool" in words
     assert "webhook" in held.stdout
+    assert "labels: gpu" in words
+    assert re.search(r"^check +result +evidence +source +at$", held.stdout, re.MULTILINE)
+    assert re.search(r"^pool +waits +No pool serves the job: .* postgres +-$", held.stdout, re.MULTILINE)
+    operator.execute(
+        "UPDATE jobs SET queued_at = '2026-01-01T12:00Z', started_at = '2026-01-01T12:00:04Z', state = 'completed',"
+        " completed_at = '2026-01-01T12:01:09Z', hold_reason = NULL, conclusion = 'success' WHERE id = 13"
+    )
+    assert "account globex, waited 4s, ran 1m5s" in operator.run("job", "13").stdout
     story = operator.json("job", "11")
     assert story["why"]["waits_for"] == "start"
     assert [claim["state"] for claim in story["claims"]] == ["delivered"]
