@@ -26,7 +26,7 @@ from web.ui.app import mount_ui
 from web.ui.streams import Streams
 
 LISTS = tuple(
-    f"/ui/{each}" for each in ("", "jobs", "pools", "nodes", "sweeps", "repairs", "waits", "usage", "changes")
+    f"/ui/{each}" for each in ("", "jobs", "pools", "pods", "nodes", "sweeps", "repairs", "waits", "usage", "changes")
 )
 """Paths of the pages that name no object."""
 

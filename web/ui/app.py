@@ -94,6 +94,7 @@ class Dashboard:
                 Route("/", pages.route(pages.overview)),
                 Route("/jobs", pages.route(pages.jobs)),
                 Route("/jobs/{job_id}", pages.route(pages.job)),
+                Route("/pods", pages.route(pages.pods)),
                 Route("/pods/{name}", pages.route(pages.pod)),
                 Route("/pools", pages.route(pages.pools)),
                 Route("/pools/{pool_id}", pages.route(pages.pool)),

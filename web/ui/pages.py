@@ -49,6 +49,7 @@ from web.api.changes import Changes
 from web.api.cursors import Cursors
 from web.api.database import Database
 from web.api.jobs import Jobs
+from web.api.pods import Pods
 from web.api.problems import Refusal
 from web.api.shared import Shared
 from web.api.sweeps import Repairs
@@ -215,6 +216,28 @@ class Pages:
             raise _missing("Pod")
         story, why = found
         return Shown("pod.html", now, {"pod": story.pod, "story": story, "why": why}, live=story.pod.gone_at is None)
+
+    async def pods(self, request: Request) -> Shown:
+        """Answer with one page of Pods, newest first."""
+        _need_fleet(_holder(request))
+        query, now = _query(request, Pods), utcnow()
+        listing = query.identity()
+        after = self._cursors.read(listing, query.cursor)
+        wanted = PodFilter(**query.filters())
+        streamed = wants_stream(request)  # a stream does not replace the form of the filters
+
+        def body(db: Connection) -> tuple[Page, list[dict[str, Any]], Sequence[Choice]]:
+            page = list_pods(db, wanted, order=query.sort, after=after, limit=query.limit)
+            return page, pods_shown(db, page.rows), () if streamed else pool_choices(db, limit=LARGEST)
+
+        page, pods, pools = await self._database().run(body)
+        values = {
+            "query": query,
+            "pods": pods,
+            "pools": pools,
+            "next_page": _next(request, self._cursors.make(listing, page.next_id)),
+        }
+        return Shown("pods.html", now, values)
 
     async def pools(self, request: Request) -> Shown:
         """Answer with the image and the runner version of every pool, and what a deploy of Ostler would meet now."""

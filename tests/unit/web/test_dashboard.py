@@ -60,8 +60,8 @@ def test_row_is_rendered_again_only_after_a_value_has_changed() -> None:
     )
     shown = row("pool_row", line)
     assert row("pool_row", replace(line, pods=dict(pods))) is shown
-    assert "<b>2</b> warm" in shown
-    assert "<b>1</b> warm" in row("pool_row", replace(line, pods={PodState.WARM: 1}))
+    assert ">2</a></b> warm" in shown
+    assert ">1</a></b> warm" in row("pool_row", replace(line, pods={PodState.WARM: 1}))
 
 
 def test_style_sheet_loads_nothing() -> None:

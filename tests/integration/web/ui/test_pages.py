@@ -99,6 +99,7 @@ PATHS = (
     "/ui/jobs/100",
     "/ui/pools",
     "/ui/pools/1",
+    "/ui/pods",
     "/ui/pods/pod-1",
     "/ui/accounts/7",
     "/ui/sweeps",
@@ -482,6 +483,36 @@ def test_pools_show_images_versions_and_the_pods_that_a_deploy_meets(dashboard: 
     assert dashboard.see("/ui/pools", cookie=limited).status_code == 403
 
 
+def test_pods_are_listed_and_filtered(dashboard: Dashboard) -> None:
+    assert "No Pod matches these filters." in text_of(dashboard, "/ui/pods")
+    pool_id = ready(dashboard, warm=2)
+    dashboard.account()
+    for job in (100, 101):
+        dashboard.job(job, pool_id=pool_id)
+        add_claim(dashboard.engine, pool_id, job, account_id=7)
+    (ours, other) = dashboard.execute("SELECT id, uid, name FROM runner_pods ORDER BY id")
+    dashboard.execute("UPDATE claims SET ended_at = now(), state = 'ended', jit = NULL WHERE job_id = 101")
+    dashboard.execute("UPDATE runner_pods SET runner_exit_code = 137, gone_at = now() WHERE id = :id", id=other.id)
+    page = Parsed(dashboard.see("/ui/pods").text)
+    assert f"{other.name} small gone" in page.text
+    assert f"{ours.name} small delivered 100" in page.text
+    assert {f"/ui/pods/{ours.uid}", f"/ui/pools/{pool_id}", "/ui/jobs/100"} <= set(page.values("href"))
+    for query, shown in (
+        ("gone=false", [True, False]),
+        (f"failed=true&pool_id={pool_id}", [False, True]),
+        ("pool_id=99", [False, False]),
+    ):
+        found = Parsed(dashboard.see(f"/ui/pods?{query}").text).values("href")
+        assert [f"/ui/pods/{each.uid}" in found for each in (ours, other)] == shown, query
+    first = Parsed(dashboard.see("/ui/pods?limit=1&sort=oldest").text)
+    (further,) = (each for each in first.values("href") if "cursor=" in each)
+    assert f"/ui/pods/{other.uid}" in Parsed(dashboard.see(f"/ui/pods{further}").text).values("href")
+    assert f"/ui/pods?pool_id={pool_id}&gone=false" in Parsed(dashboard.see().text).values("href")
+    assert f"/ui/pods?pool_id={pool_id}&failed=true" in Parsed(dashboard.see(f"/ui/pools/{pool_id}").text).values(
+        "href"
+    )
+
+
 def test_pod_shows_how_it_ended(dashboard: Dashboard) -> None:
     pool_id = dashboard.pool()
     dashboard.account()
@@ -671,7 +702,16 @@ class TestLimitedToken:
 
     @pytest.mark.parametrize(
         "path",
-        ["/ui/repairs", "/ui/changes", "/ui/sweeps", "/ui/nodes", "/ui/pools", "/ui/pools/1", "/ui/pools/987654321"],
+        [
+            "/ui/repairs",
+            "/ui/changes",
+            "/ui/sweeps",
+            "/ui/nodes",
+            "/ui/pools",
+            "/ui/pools/1",
+            "/ui/pods",
+            "/ui/pools/987654321",
+        ],
     )
     def test_page_of_the_whole_fleet_says_why_it_is_refused(self, dashboard: Dashboard, reader: str, path: str) -> None:
         answer = dashboard.see(path, cookie=reader)
