@@ -14,6 +14,7 @@ from k8s_adapters.calls.client import make_client
 from k8s_adapters.pools.crd import apply_crd
 from k8s_adapters.pools.pools import create_pool
 from lab.control_plane import ControlPlane
+from ostler.task_names import QUEUES
 
 MAIN = "orphaned_stamps"
 OTHERS = ("missing_pods", "missing_stamps", "orphaned_service_accounts")
@@ -126,7 +127,7 @@ class _Fleet:
     def tick(self, recorder: Recorder, name: str) -> Cost:
         """Run a sweep once, check its repairs, and undo its writes.
 
-        Raises RuntimeError if it did not list all Pods or did not make the expected number of repairs.
+        Raises RuntimeError if it did not list all Pods or did not make and announce the expected number of repairs.
         """
         cost = self.measure(recorder, name)
         listed, outcome = self._stage.rows("SELECT listed, outcome FROM sweep_runs ORDER BY id DESC LIMIT 1")[0]
@@ -137,6 +138,10 @@ class _Fleet:
                 f"{name} ended as {outcome} with {listed} listed objects and {repaired} repairs instead of done "
                 f"with {self._herd.count} listed objects and {wanted} repairs"
             )
+        with self._stage.redis.client() as redis:
+            sent = sum(int(redis.llen(queue)) for queue in QUEUES)
+        if sent != wanted:
+            raise RuntimeError(f"{name} made {wanted} repairs, and {sent} messages wait in the queues of the workers")
         self._stage.rows("DELETE FROM repairs")
         self._stage.rows("DELETE FROM claim_events WHERE claim_id IN (SELECT id FROM claims WHERE purpose = 'retire')")
         self._stage.rows("DELETE FROM claims WHERE purpose = 'retire'")

@@ -20,6 +20,7 @@ from models.db.engine import transaction
 from ostler import logging
 from ostler.settings import load
 from ostler.upstreams import TALLY, Upstream
+from tasks.worker.app import configure
 from tasks.worker.runtime import runtime
 
 _CONTINUE = re.compile(rb'"continue":"([^"]*)"')
@@ -47,6 +48,7 @@ def bare(parse: Callable[[bytes], object]) -> Callable[[], None]:
 def sweep(name: str) -> Callable[[], None]:
     """Return a function that runs a sweep once, as a worker does."""
     tick: Callable[[], None] = getattr(importlib.import_module(f"tasks.sweeps.{name}"), name).run
+    configure(load())
     rt = runtime()
     logging.configure(process="worker", level=rt.settings.log_level, style=rt.settings.log_style)
     # A worker in operation has open connections.
