@@ -177,11 +177,11 @@ def set_(
         raise typer.BadParameter("--vcpu, --memory and --weight must be finite numbers")
     by = author()
 
-    def body(db: Connection) -> tuple[AccountStory | None, list[int]]:
+    def body(db: Connection) -> tuple[AccountStory | None, AccountStory | None, list[int]]:
         found = account_id(db, account)
         now = None if found is None else account_story(db, found, lock=True)
         if found is None or now is None:
-            return None, []
+            return None, None, []
         row = now.account
         set_budget(
             db,
@@ -195,20 +195,31 @@ def set_(
         )
         if weight is not None:
             set_weight(db, found, weight, by=by)
-        return account_story(db, found), pools_with_work(db, [found])
+        return now, account_story(db, found), pools_with_work(db, [found])
 
-    story, pools = query(body)
-    if story is None:
+    before, story, pools = query(body)
+    if before is None or story is None:
         fail(f"there is no account {account!r}; `ostler account list` lists the accounts")
     wake(pools)
     row = story.account
     if as_json:
         print_json(told(story))
         return
-    typer.echo(
-        f"{row.login}: {row.budget_count} Pods, {row.budget_vcpu / 1000:g} vCPU, {row.budget_memory / 1024:g} GiB, "
-        f"weight {row.weight:g}"
+    values = (
+        _changed(old / size, new / size, unit)
+        for old, new, size, unit in (
+            (before.account.budget_count, row.budget_count, 1, "{} Pods"),
+            (before.account.budget_vcpu, row.budget_vcpu, 1000, "{} vCPU"),
+            (before.account.budget_memory, row.budget_memory, 1024, "{} GiB"),
+            (before.account.weight, row.weight, 1, "weight {}"),
+        )
     )
+    typer.echo(f"{row.login}: {', '.join(values)}")
+
+
+def _changed(old: float, new: float, unit: str) -> str:
+    """Return a value with its unit, and the old value if it has changed."""
+    return unit.format(f"{new:g}" if old == new else f"{old:g} → {new:g}")
 
 
 Account = Annotated[str, typer.Argument(help="login or id")]

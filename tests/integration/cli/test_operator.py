@@ -583,6 +583,7 @@ def test_a_budget_is_changed_in_part_and_felt_at_once_where_redis_is(operator: O
     operator.redis_url = redis_server.url
     done = operator.run("account", "set", "ACME", "--count", "3", "--memory", "1.5")
     assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"acme: 20 → 3 Pods, 80 vCPU, \d+ → 1.5 GiB, weight 1\n", done.stdout)
     (row,) = operator.execute("SELECT budget_count, budget_vcpu, budget_memory, weight FROM accounts WHERE id = 77")
     assert tuple(row) == (3, 80_000, 1536, 1)
     with redis_server.client() as redis:
