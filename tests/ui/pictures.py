@@ -27,6 +27,10 @@ _FIRST_LINK = {
     "job-that-ended": "tbody th a[href^='/ui/jobs/']",
     "pool": "a[href^='/ui/pools/']",
 }
+_SHOWS = {"job-that-waits": "main #checks"}
+"""Part that a page must have. A job of a demo might begin before its page is opened; then it has no checks."""
+
+TRIES = 20
 
 
 def take(browser: Browser, url: str, token: str, folder: Path) -> None:
@@ -36,15 +40,19 @@ def take(browser: Browser, url: str, token: str, folder: Path) -> None:
         context = browser.new_context(
             viewport={"width": size[0], "height": size[1]},
             color_scheme=theme,  # type: ignore[arg-type]
+            java_script_enabled=False,  # the page stays as it was opened
         )
         page = context.new_page()
         page.goto(f"{url}/ui/login")
         page.get_by_label("API token").fill(token)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url("**/ui/")
-        page.goto(f"{url}{path}")
-        if name in _FIRST_LINK:
-            page.goto(f"{url}{page.locator(_FIRST_LINK[name]).first.get_attribute('href')}")
+        for _ in range(TRIES):
+            page.goto(f"{url}{path}")
+            if name in _FIRST_LINK:
+                page.goto(f"{url}{page.locator(_FIRST_LINK[name]).first.get_attribute('href')}")
+            if page.locator(_SHOWS.get(name, "main")).count():
+                break
         page.screenshot(path=folder / f"{name}.png")
         context.close()
 
