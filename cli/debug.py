@@ -12,13 +12,15 @@ import json
 import os
 import platform
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
 
+from cli.kubeconfigs import Kubeconfig
 from cli.output import BIGGEST_ID, MISTAKE, dumped, fail, query
 from ostler.clock import utcnow
 from ostler.settings import Timed, is_secret_variable, read
@@ -49,6 +51,14 @@ def bundle(
             help="file with log lines of Ostler; only lines about the job, its claims and its Pods are collected",
         ),
     ] = None,
+    events: Annotated[
+        bool,
+        typer.Option(
+            "--events",
+            help="collect the Kubernetes Events of the Pods of the job; most clusters keep them for an hour",
+        ),
+    ] = False,
+    kubeconfig: Kubeconfig = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="path of the archive; by default ostler-job-ID.tar.gz")
     ] = None,
@@ -69,6 +79,8 @@ def bundle(
         "pod": {str(each) for claim in claims for each in (claim["pod"], claim["pod_uid"])},
     }
     files = {f"{name}.json": dumped(content) for name, content in found.items()}
+    if events:
+        files["events.json"] = dumped(_events(found["pods"], kubeconfig))
     files["settings.json"] = dumped(_settings(os.environ))
     files["versions.json"] = dumped(_versions(now))
     for number, path in enumerate(logs or (), start=1):
@@ -106,6 +118,19 @@ def _collect(db: Connection, job_id: int, *, now: datetime) -> dict[str, Any] | 
         "gates": [str(each) for each in gates.shut(db)],
         "sweeps": list_sweeps(db, now=now),
     }
+
+
+def _events(pods: Sequence[Mapping[str, Any]], kubeconfig: str | None) -> list[dict[str, Any]]:
+    """Return the Kubernetes Events of Pods. Ends the command with a message if the cluster does not answer."""
+    from cli.cluster import calling
+    from k8s_adapters.runners.pod_events import list_pod_events
+
+    with calling(kubeconfig, needs="list on events.events.k8s.io") as kube:
+        return [
+            {"pod": pod["name"], **asdict(event)}
+            for pod in pods
+            for event in list_pod_events(kube, namespace=pod["namespace"], name=pod["name"], uid=pod["uid"] or "")
+        ]
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:

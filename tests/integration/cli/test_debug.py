@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from k8s_adapters.calls.client import KubeClient
+from k8s_adapters.runners.events import EventNote, pod_of, write_event
+from lab.control_plane import ClusterAccess
+from ostler.clock import utcnow
 from tests.integration.cli.test_operator import Operator, operator
 
 __all__ = ["operator"]
@@ -88,6 +92,25 @@ def test_only_log_lines_about_the_job_its_claims_and_its_pods_are_collected(oper
     log.write_text("not JSON about 11\n" + "".join(f"{json.dumps(line)}\n" for line in lines))
     found = collect(operator, tmp_path, "--logs", str(log))
     assert [json.loads(line)["event"] for line in found["logs-1-worker.log.txt"].splitlines()] == ["a", "b", "c"]
+
+
+def test_events_of_the_pods_are_collected_on_request(
+    operator: Operator, tmp_path: Path, control_plane: ClusterAccess, admin: KubeClient, namespace: str
+) -> None:
+    (pod,) = operator.execute(
+        "UPDATE runner_pods SET namespace = :it WHERE uid = (SELECT pod_uid FROM claims WHERE job_id = 11)"
+        " RETURNING name, uid",
+        it=namespace,
+    )
+    for name, words in ((pod.name, f"out of {MINE}"), ("another", "not ours")):
+        about = pod_of(namespace=namespace, name=name, uid=pod.uid)
+        write_event(admin, EventNote(about, "Warning", "Evicted", words, utcnow()), instance="kubelet")
+    given = {"OSTLER_KUBECONFIG": str(control_plane.kubeconfig), "OSTLER_MY_OWN": MINE}
+    (event,) = json.loads(collect(operator, tmp_path, "--events", **given)["events.json"])
+    assert (event["pod"], event["reason"], event["note"]) == (pod.name, "Evicted", "out of ***")
+    assert "events.json" not in collect(operator, tmp_path, **given)
+    away = operator.run("debug", "bundle", "11", "--events", "-o", str(tmp_path / "x"), OSTLER_KUBECONFIG="/none")
+    assert (away.returncode, away.stderr.count("\n"), (tmp_path / "x").exists()) == (2, 1, False)
 
 
 @pytest.mark.parametrize(("job", "status"), [("99", 1), ("0", 2)])
