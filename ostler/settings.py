@@ -658,7 +658,10 @@ def redis_address(value: Secret) -> Secret:
     Raises ValueError if the value is not an address of Redis.
     """
     if not value.reveal().startswith(("redis://", "rediss://")):
-        raise ValueError("must begin with redis:// or rediss://")
+        raise ValueError(
+            "must begin with redis:// or rediss://; Sentinel is not supported: use one name or proxy that leads to the "
+            "primary"
+        )
     _check_port(value)
     database = urlsplit(value.reveal()).path.strip("/")
     if database and not (database.isascii() and database.isdecimal()):

@@ -134,6 +134,7 @@ SETTINGS = (
     mistake("jobs", 2, "must begin with postgresql://", DATABASE_URL="mysql://u:hunter2@h/x"),
     mistake("jobs", 2, "%2F", DATABASE_URL="postgres://u:hunter2/x@h/x"),
     mistake("beat", 2, "must begin with redis://", REDIS_URL="http://:hunter2@h"),
+    mistake("watch", 2, "Sentinel is not supported: use one name", REDIS_URL="sentinel://:hunter2@h:26379"),
     mistake("beat", 2, "OSTLER_CLOCK_OFFSET: found '1 min'; must be a number of seconds", CLOCK_OFFSET="1 min"),
     mistake("jobs", 2, "OSTLER_DATABSE_URL is set: is it misspelt?", DATABSE_URL="postgres://u:hunter2@h/x"),
     mistake("generate-key", 0, "OSTLER_WEB_PROT is set", "did you mean OSTLER_WEB_PORT?", WEB_PROT="80"),
