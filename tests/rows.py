@@ -126,3 +126,29 @@ def pod_view(name: str, **changed: Any) -> PodView:
         "waiting_reason": None,
     }
     return PodView(**(seen | changed))
+
+
+def insert_events(engine: Engine, *, job_id: int, claim_id: int) -> None:
+    """Insert an event of a job that the webhook `guid-1` made, and one of its claim in the second run of `task-1`."""
+    at = utcnow()
+    run_sql(
+        engine,
+        "INSERT INTO deliveries (guid, event, action, job_id, outcome, received_at)"
+        " VALUES ('guid-1', 'workflow_job', 'queued', :job, 'accepted', :at)",
+        job=job_id,
+        at=at,
+    )
+    run_sql(
+        engine,
+        "INSERT INTO job_events (job_id, at, transition, to_state, who, why)"
+        " VALUES (:job, :at, 'job_add', 'queued', 'webhook', 'queued')",
+        job=job_id,
+        at=at,
+    )
+    run_sql(
+        engine,
+        "INSERT INTO claim_events (claim_id, at, transition, to_state, who, why, task_id, attempt)"
+        " VALUES (:claim, :at, 'mint', 'minted', 'mint', 'minted', 'task-1', 2)",
+        claim=claim_id,
+        at=at,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from ostler.clock import utcnow
 from rules.token_scopes import TokenScope
 from tests.integration.cli.test_operator import Done, Operator, operator, run_command
 from tests.integration.web.api.conftest import Stage, serving
-from tests.rows import insert_pool, run_sql
+from tests.rows import insert_events, insert_pool, run_sql
 from tests.served import served
 
 __all__ = ["operator"]
@@ -96,6 +97,17 @@ def test_json_of_the_command_has_every_field_of_the_api(developer: Developer) ->
     assert [each["what"] for each in developer.json("job", "11")["timeline"]] == [
         each["what"] for each in developer.operator.json("job", "11")["timeline"]
     ]
+
+
+def test_timeline_names_the_webhook_and_the_task_of_a_transition(developer: Developer) -> None:
+    (claim,) = developer.operator.execute("SELECT id FROM claims WHERE job_id = 11")
+    insert_events(developer.operator.database.engine, job_id=11, claim_id=claim.id)
+    shown = developer.run("job", "11").stdout
+    assert re.search(r"^.* job +- +queued +webhook +queued +- +guid-1$", shown, re.MULTILINE)
+    assert re.search(r"^.* minted +mint +minted +- +task-1 \(attempt 2\)$", shown, re.MULTILINE)
+    told = {each["transition"]: each for each in developer.json("job", "11")["timeline"]}
+    assert told["job_add"]["delivery"] == "guid-1"
+    assert (told["mint"]["task_id"], told["mint"]["attempt"]) == ("task-1", 2)
 
 
 def test_lists_longer_than_a_page_of_the_api_are_read_to_the_limit(developer: Developer) -> None:

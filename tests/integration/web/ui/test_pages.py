@@ -26,6 +26,7 @@ from tests.integration.models.webhook_rows import add_claim
 from tests.integration.web.api.conftest import Client, make_settings
 from tests.integration.web.polls.test_admission import seen
 from tests.integration.web.ui.conftest import OWN, Dashboard
+from tests.rows import insert_events
 from web.app import build_app
 from web.ui import pages, rendering
 from web.ui.app import mount_ui
@@ -403,6 +404,19 @@ def test_job_shows_its_reason_its_time_and_its_events(dashboard: Dashboard) -> N
     assert "The job has had no claim." in page.text
     assert "https://github.com/acme/shop/actions/runs/1/job/100" in page.values("href")
     assert [each["class"] for tag, each in page.elements if tag == "rect"] == ["queued"]
+
+
+def test_timeline_names_the_webhook_and_the_task_of_a_transition(dashboard: Dashboard) -> None:
+    pool_id = ready(dashboard)
+    dashboard.account()
+    dashboard.job(100, pool_id=pool_id)
+    claim = add_claim(dashboard.engine, pool_id, 100, account_id=7)
+    insert_events(dashboard.engine, job_id=100, claim_id=claim)
+    shown = text_of(dashboard, "/ui/jobs/100")
+    assert "webhook delivery guid-1" in shown
+    assert "mint task task-1, attempt 2" in shown
+    (pod,) = dashboard.execute("SELECT uid FROM runner_pods")
+    assert "mint task task-1, attempt 2" in text_of(dashboard, f"/ui/pods/{pod.uid}")
 
 
 def test_job_shows_the_check_of_each_step(dashboard: Dashboard) -> None:
