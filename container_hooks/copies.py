@@ -52,6 +52,7 @@ def from_runner(
     what: str,
     keep: Keep = everything,
     extra: dict[str, bytes] | None = None,
+    container: str = JOB,
 ) -> Tally:
     """Copy a folder of the runner into a Pod. `command` unpacks an archive and prints the listing of its files.
 
@@ -60,13 +61,22 @@ def from_runner(
     """
 
     def attempt() -> Tally:
-        return _unpack(world, pod, world.files.send(folder), command, what, keep, extra)
+        return _unpack(world, (pod, container), world.files.send(folder), command, what, keep, extra)
 
     return repeated(world, attempt, what)
 
 
 def between(
-    world: World, *, source: str, pack: Sequence[str], pod: str, command: Sequence[str], what: str, keep: Keep
+    world: World,
+    *,
+    source: str,
+    pack: Sequence[str],
+    pod: str,
+    command: Sequence[str],
+    what: str,
+    keep: Keep,
+    source_container: str = JOB,
+    container: str = JOB,
 ) -> Tally:
     """Copy files from Pod `source` into another Pod. `pack` is the command that writes the archive.
 
@@ -74,13 +84,15 @@ def between(
     """
 
     def attempt() -> Tally:
-        with _Packing(world, source, pack, what) as chunks:
-            return _unpack(world, pod, chunks, command, what, keep, None)
+        with _Packing(world, (source, source_container), pack, what) as chunks:
+            return _unpack(world, (pod, container), chunks, command, what, keep, None)
 
     return repeated(world, attempt, what)
 
 
-def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, what: str, keep: Keep) -> Tally:
+def to_runner(
+    world: World, *, source: str, pack: Sequence[str], folder: str, what: str, keep: Keep, container: str = JOB
+) -> Tally:
     """Copy files from Pod `source` into a folder of the runner.
 
     Links, devices, and entries that would be unpacked outside the folder are not copied.
@@ -88,7 +100,7 @@ def to_runner(world: World, *, source: str, pack: Sequence[str], folder: str, wh
 
     def attempt() -> Tally:
         tally = Tally()
-        with _Packing(world, source, pack, what) as chunks:
+        with _Packing(world, (source, container), pack, what) as chunks:
             wanted = passed(chunks, keep=lambda entry: entry.is_plain and keep(entry), tally=tally)
             archive = _Guarded(_reported(world, wanted, tally, what))
             world.files.receive(folder, archive)
@@ -124,7 +136,7 @@ def repeated(world: World, attempt: Callable[[], T], what: str) -> T:
 
 def _unpack(
     world: World,
-    pod: str,
+    place: tuple[str, str],
     chunks: Iterable[bytes],
     command: Sequence[str],
     what: str,
@@ -134,9 +146,7 @@ def _unpack(
     tally, errors = Tally(), bytearray()
     listing = Listing(most=lambda: tally.files)
     source = _Guarded(_reported(world, passed(chunks, keep=keep, tally=tally, extra=extra), tally, what))
-    code = world.exec.run(
-        pod, JOB, command, stdin=source, stdout=listing.read, stderr=lambda data: append(errors, data)
-    )
+    code = world.exec.run(*place, command, stdin=source, stdout=listing.read, stderr=lambda data: append(errors, data))
     if source.error is not None:
         raise source.error
     if code != 0:
@@ -242,8 +252,8 @@ class _Packing:
     If the container's `tar` failed, its error is raised at the end of the context, even in place of another error.
     """
 
-    def __init__(self, world: World, pod: str, pack: Sequence[str], what: str) -> None:
-        self._world, self._pod, self._pack, self._what = world, pod, pack, what
+    def __init__(self, world: World, place: tuple[str, str], pack: Sequence[str], what: str) -> None:
+        self._world, self._place, self._pack, self._what = world, place, pack, what
         self._chunks: queue.Queue[bytes | None] = queue.Queue(_AHEAD)
         self._stopped = threading.Event()
         self._error: BaseException | None = None
@@ -285,7 +295,7 @@ class _Packing:
         errors = bytearray()
         try:
             code = self._world.exec.run(
-                self._pod, JOB, self._pack, stdout=self._put, stderr=lambda data: append(errors, data)
+                *self._place, self._pack, stdout=self._put, stderr=lambda data: append(errors, data)
             )
             if not is_whole(code, errors):
                 self._error = command_failed(self._what, code, errors)

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from container_hooks.cleanup_job import remove
 from container_hooks.cluster import Made, create_env_secret, create_login_secret
-from container_hooks.container_step import step_folder, workspace_of_step
 from container_hooks.containers import Plan, plan_job, plan_step
 from container_hooks.copies import JOB
 from container_hooks.ephemeral import (
@@ -44,6 +43,7 @@ from container_hooks.ports import World
 from container_hooks.prepare_job import attempted, set_up, tell_ignored
 from container_hooks.responses import response
 from container_hooks.scripts import TEMP, WORK, health_check, run_script, shared_paths
+from container_hooks.step_files import step_folder, workspace_of_step
 from container_hooks.steps import run_step
 from k8s_adapters.calls.client import Json
 from ostler.errors import ExecLost, OstlerError, RateLimited, Retryable
