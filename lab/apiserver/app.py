@@ -117,11 +117,13 @@ class ApiServer:
         if target.group == _REVIEWS:
             return self._review(request, user, target, body)
         kind = self.objects.kind(target.group, target.version, target.plural)
+        if request.method == "GET" and kind == POD and target.subresource == "log":
+            query = request.query_params
+            return await execs.read_log(self.objects, query, namespace=target.namespace, name=target.name)
         if target.subresource:
             return self._subresource(request, kind, target, body)
-        if target.name:
-            return self._object(request, kind, target, body)
-        return self._collection(request, kind, target, body)
+        answer = self._object if target.name else self._collection
+        return answer(request, kind, target, body)
 
     def _user(self, request: HTTPConnection) -> User:
         header = request.headers.get("authorization", "")

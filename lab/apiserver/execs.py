@@ -1,14 +1,16 @@
-"""Exec in a container: the API server finds the node of the Pod and forwards the WebSocket to its kubelet."""
+"""Commands in containers, and their logs: the API server finds the node of the Pod and asks its kubelet."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from urllib.parse import quote
 
 import aiohttp
 from starlette.datastructures import QueryParams
+from starlette.responses import Response, StreamingResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from lab.apiserver.kinds import NODE, POD, Json
@@ -53,6 +55,29 @@ async def forward(client: WebSocket, objects: Objects, *, namespace: str, name: 
                 await asyncio.gather(*ways, return_exceptions=True)
 
 
+async def read_log(objects: Objects, query: QueryParams, *, namespace: str, name: str) -> Response:
+    """Return the log of a container, as its kubelet sends it. Raises `Refused`."""
+    address = _address(objects, namespace, name, query, way="containerLogs")
+    session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, connect=_DIAL_SECONDS))
+    try:
+        answer = await session.get(address, ssl=False)
+        refused = None if answer.status == HTTPStatus.OK else _refusal(answer.status, (await answer.text()).strip())
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        refused = _refusal(500, f"error dialing backend: {str(error) or 'no answer in time'}")
+    if refused is not None:
+        await session.close()
+        raise refused
+
+    async def pieces() -> AsyncIterator[bytes]:
+        async with session:
+            # Like the real server, this server ends its answer normally if the kubelet breaks off.
+            with contextlib.suppress(aiohttp.ClientError):
+                async for piece in answer.content.iter_any():
+                    yield piece
+
+    return StreamingResponse(pieces(), media_type="text/plain")
+
+
 async def _to_kubelet(client: WebSocket, kubelet: aiohttp.ClientWebSocketResponse) -> None:
     with contextlib.suppress(WebSocketDisconnect, ConnectionError):
         while True:
@@ -69,8 +94,8 @@ async def _to_client(kubelet: aiohttp.ClientWebSocketResponse, client: WebSocket
         await client.close()
 
 
-def _address(objects: Objects, namespace: str, name: str, query: QueryParams) -> str:
-    """Return the URL of the kubelet for an exec request. Raises `Refused`."""
+def _address(objects: Objects, namespace: str, name: str, query: QueryParams, *, way: str = "exec") -> str:
+    """Return the URL of the kubelet for a request. `way` is the beginning of its path. Raises `Refused`."""
     pod = objects.get(POD, namespace, name)
     container = _container(pod, query.get("container", ""))
     node = pod.content["spec"].get("nodeName")
@@ -82,7 +107,7 @@ def _address(objects: Objects, namespace: str, name: str, query: QueryParams) ->
     if host is None or not port:
         raise _refusal(500, "no preferred addresses found; known addresses: []")
     path = "/".join(quote(each, safe="") for each in (namespace, name, container))
-    return f"https://{host}:{port}/exec/{path}?{query}"
+    return f"https://{host}:{port}/{way}/{path}?{query}"
 
 
 def _container(pod: Stored, wanted: str) -> str:

@@ -1,9 +1,9 @@
-"""Exec endpoint of the kubelet, which starts commands in hook Pods.
+"""Endpoint of the kubelet: commands in the containers of hook Pods, and the logs of these containers.
 
-The endpoint uses HTTPS, and its address is in the status of the Node. It speaks versions 5 and 4 of the exec protocol
-over WebSocket. The embedded API server always forwards a WebSocket. The real API server does the same for a Node that
-declares the feature `ExtendWebSocketsToKubelet`, as this Node does. For other Nodes, the real API server translates to
-SPDY, which this endpoint does not support.
+The endpoint uses HTTPS, and its address is in the status of the Node. For commands, it speaks versions 5 and 4 of the
+exec protocol over WebSocket. The embedded API server always forwards a WebSocket. The real API server does the same for
+a Node that declares the feature `ExtendWebSocketsToKubelet`, as this Node does. For other Nodes, the real API server
+translates to SPDY, which this endpoint does not support.
 
 There is no authentication. By default, the endpoint listens on the loopback interface.
 """
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
+from lab.kubelet.container_logs import read_log
 from lab.kubelet.hook_pod import HookPod
 from lab.kubelet.rooms import NotStarted, Room
 from lab.self_signed import write_certificate
@@ -49,6 +50,7 @@ class ExecServer:
         tls.load_cert_chain(certificate, certificate.with_suffix(".key"))
         app = web.Application()
         app.router.add_get("/exec/{namespace}/{pod}/{container}", self._exec)
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._show_log)
         self._runner = web.AppRunner(
             app, access_log=None, max_line_size=_LONGEST_LINE, max_field_size=_LONGEST_LINE, shutdown_timeout=0.1
         )
@@ -76,6 +78,25 @@ class ExecServer:
             await socket.send_bytes(bytes((STATUS,)) + json.dumps(status).encode())
         await socket.close()
         return socket
+
+    async def _show_log(self, request: web.Request) -> web.StreamResponse:
+        place, query = request.match_info, request.query
+        pod, container = self._find(place["namespace"], place["pod"]), place["container"]
+        path = None if pod is None else pod.log(container)
+        if pod is None or path is None:
+            return web.Response(status=404, text=f"container {container} of Pod {place['pod']} has no log\n")
+        follows = query.get("follow") in {"1", "true"}
+        answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await answer.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            async for piece in read_log(
+                path,
+                times=query.get("timestamps") in {"1", "true"},
+                since=query.get("sinceTime"),
+                follow=(lambda: pod.room(container) is not None) if follows else None,
+            ):
+                await answer.write(piece)
+        return answer
 
 
 async def _run(

@@ -2,8 +2,9 @@
 
 The ephemeral containers of any other Pod are run in the same way.
 
-A container with a `command` runs it as a process. The entry point of an image is not known. A container without a
-command therefore runs until its Pod is deleted, or as the tag of its image asks (`lab.kubelet.hook_view`).
+A container with a `command` runs it as a process. Of the images' own entry points, only that of `ENTRY` is known. A
+container of another image without a command therefore runs until its Pod is deleted, or as the tag of its image asks
+(`lab.kubelet.hook_view`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from lab.kubelet.cluster import Cluster, GoneError
+from lab.kubelet.container_logs import LogWriter
 from lab.kubelet.hook_view import HookContainer, HookView, Probe, SecretKey
 from lab.kubelet.rooms import NOT_STARTED, NotStarted, Room
 from lab.kubelet.status import StatusReporter
@@ -45,7 +48,13 @@ class HookPod:
 
     def has(self, container: str) -> bool:
         """Return whether the Pod has a container with this name."""
-        return container in self._added or any(each.name == container for each in self._view.containers)
+        known = (*self._view.init_containers, *self._view.containers)
+        return container in self._added or any(each.name == container for each in known)
+
+    def log(self, container: str) -> Path | None:
+        """Return the log of a container, or None if it has not started."""
+        path = self._log(container)
+        return path if self.has(container) and path.exists() else None
 
     def add(self, container: HookContainer) -> None:
         """Start an ephemeral container, unless it was added before."""
@@ -79,12 +88,15 @@ class HookPod:
         """Run an init container. Return whether it succeeded."""
         room = await self._start(container)
         self._report.running(container.name)
+        self._running.add(container.name)
         code, reason = 0, None
         if container.command is not None:
             try:
-                code = await room.run(container.command, seconds=_INIT_SECONDS, output=self._log(container))
+                code = await room.run(container.command, seconds=_INIT_SECONDS, output=self._log(container.name))
             except NotStarted as error:
                 code, reason = NOT_STARTED, str(error)
+        self._running.discard(container.name)
+        await room.end(grace=_LEAST_GRACE)
         self._report.terminated(container.name, code=code, message=reason or "")
         return code == 0
 
@@ -92,18 +104,19 @@ class HookPod:
         room = await self._start(container)
         fate = container.fate
         process: asyncio.subprocess.Process | None = None
+        writer: asyncio.Task[None] | None = None
         if container.command is not None:
-            with self._log(container).open("ab") as log:
-                try:
-                    process = await room.start(
-                        container.command,
-                        stdin=asyncio.subprocess.DEVNULL,
-                        stdout=log.fileno(),
-                        stderr=log.fileno(),
-                    )
-                except NotStarted as error:
-                    self._report.terminated(container.name, code=NOT_STARTED, reason="StartError", message=str(error))
-                    return
+            log = LogWriter(self._log(container.name))
+            writer = asyncio.create_task(log.copy())
+            try:
+                process = await room.start(
+                    container.command, stdin=asyncio.subprocess.DEVNULL, stdout=log.pipe, stderr=log.pipe
+                )
+            except NotStarted as error:
+                self._report.terminated(container.name, code=NOT_STARTED, reason="StartError", message=str(error))
+                return
+            finally:
+                os.close(log.pipe)
         self._report.running(container.name)
         self._running.add(container.name)
         probing = asyncio.create_task(self._become_ready(container, room))
@@ -115,8 +128,10 @@ class HookPod:
         finally:
             probing.cancel()
         self._running.discard(container.name)
-        self._report.terminated(container.name, code=code, reason=fate.reason)
         await room.end(grace=_LEAST_GRACE)
+        if writer is not None:
+            await writer  # the log is complete before the end is reported
+        self._report.terminated(container.name, code=code, reason=fate.reason)
 
     async def _start(self, container: HookContainer) -> Room:
         """Return the room of a container, once its image is pulled and its environment is known."""
@@ -172,8 +187,8 @@ class HookPod:
                 self._report.ready(container.name, is_ready=False)
             await asyncio.sleep(container.probe.period)
 
-    def _log(self, container: HookContainer) -> Path:
-        return self._folder / f"{container.name}.log"
+    def _log(self, container: str) -> Path:
+        return self._folder / f"{container}.log"
 
 
 async def _succeeds(probe: Probe, room: Room) -> bool:

@@ -13,6 +13,11 @@ HOOK_OF = "ostler.dev/hook-of"
 MISSING = "missing"
 """Start of the name of an image that cannot be pulled, alone or after the name of a registry."""
 
+ENTRY = "entry"
+"""Name of an image with an entry point of its own: a shell that executes `entry.sh` of the folder it begins in."""
+
+_ENTRY_POINT = ("sh", "-e", "entry.sh")
+_OWN_ARGUMENTS = ("by", "default")
 _TAG = re.compile(r"(exits|unready|oom)(?:-(\d+))?")
 _OOM_CODE = 137
 
@@ -54,7 +59,7 @@ class SecretKey:
 class HookContainer:
     """One container of a hook Pod. `mounts` has the volume and the path in it for each path in the container.
 
-    `command` is None if the image's own entry point runs, which this machine does not have.
+    `command` is None if the image's own entry point runs, and this machine does not have it.
     """
 
     name: str
@@ -109,11 +114,10 @@ def added_containers(pod: Mapping[str, Any]) -> tuple[HookContainer, ...]:
 
 def _containers(found: list[dict[str, Any]] | None, metadata: Mapping[str, Any]) -> Iterator[HookContainer]:
     for each in found or ():
-        command = each.get("command")
         yield HookContainer(
             name=each["name"],
             image=each["image"],
-            command=expanded((*command, *(each.get("args") or ()))) if command else None,
+            command=_command(each),
             directory=each.get("workingDir") or "/",
             environment=dict(_environment(each, metadata)),
             mounts={
@@ -122,6 +126,16 @@ def _containers(found: list[dict[str, Any]] | None, metadata: Mapping[str, Any])
             },
             probe=_probe(each.get("readinessProbe")),
         )
+
+
+def _command(container: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the program of a container, or None if it is the unknown entry point of its image."""
+    arguments = container.get("args") or ()
+    if command := container.get("command"):
+        return expanded((*command, *arguments))
+    if container["image"].rpartition("/")[2].partition(":")[0] == ENTRY:
+        return (*_ENTRY_POINT, *(expanded(arguments) or _OWN_ARGUMENTS))
+    return None
 
 
 def expanded(command: Iterable[str]) -> tuple[str, ...]:
