@@ -8,6 +8,7 @@ from container_hooks.cleanup_job import remove
 from container_hooks.cluster import Made, create_step_pod
 from container_hooks.containers import plan_step
 from container_hooks.copies import JOB
+from container_hooks.image_program import create_program_pod, run_program
 from container_hooks.inputs import ContainerStep, paths_of, variables_of
 from container_hooks.manifests import step_pod
 from container_hooks.overlay import apply_overlay, load_overlay
@@ -31,8 +32,11 @@ def run_container_step(given: ContainerStep, *, state: dict[str, object], world:
     made: list[Made] = []
     before = set(world.ledger.secrets)
     try:
-        made.append(_create(world, given))
-        return _execute(world, given, pod=made[0].name, workspace=workspace)
+        if given.entry_point:
+            made.append(_create(world, given))
+            return _execute(world, given, pod=made[0].name, workspace=workspace)
+        made.append(create_program_pod(world, given, folder=step_folder(given, workspace)))
+        return run_program(world, given, made[0], workspace=workspace)
     finally:
         pods = [each.name for each in made] or sorted(world.ledger.pods - {workflow_pod(world.pod)})
         own = world.ledger.secrets - world.ledger.taken - before

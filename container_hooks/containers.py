@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from container_hooks.copies import JOB
 from container_hooks.inputs import Container, ContainerStep, PrepareJob, Service, variables_of
@@ -15,9 +15,12 @@ from container_hooks.port_mappings import container_ports
 from container_hooks.scripts import EXTERNALS, GITHUB, HOME, WORK, words
 from k8s_adapters.calls.client import Json
 
-_KEEP_ALIVE = ("tail", ("-f", "/dev/null"))
+KEEP_ALIVE = ("tail", "-f", "/dev/null")
+"""Program of a container that waits for commands."""
+
 _LONGEST_NAME = 63
 _MOST_SCRATCH = 32
+_HOME_IGNORED = "variable HOME"
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OURS = (WORK, EXTERNALS, GITHUB, "/var/run", "/proc", "/sys", "/dev")
 
@@ -63,17 +66,23 @@ def plan_step(given: ContainerStep) -> Plan:
     The environment of the step is not part of the Pod, but of the script of the step.
     """
     found = _plan(given, JOB, "the step", keeps_alive=True)
-    command, args = _KEEP_ALIVE
     return Plan(
         name=JOB,
         image=found.image,
-        command=(command,),
-        args=args,
+        command=KEEP_ALIVE[:1],
+        args=KEEP_ALIVE[1:],
         environment={},
         ports=found.ports,
         options=found.options,
         scratch=found.scratch,
     )
+
+
+def plan_program(given: ContainerStep) -> Plan:
+    """Return the container of a step that runs the program of its image, with the environment of the step."""
+    found = _plan(given, JOB, "the step", keeps_alive=False)
+    options = replace(found.options, ignored=[each for each in found.options.ignored if each != _HOME_IGNORED])
+    return replace(found, environment={**variables_of(given), **options.environment}, options=options)
 
 
 def service_names(images: Sequence[str]) -> list[str]:
@@ -123,11 +132,11 @@ def _plan(given: Container, name: str, called: str, *, keeps_alive: bool, contex
     if keeps_alive and options.entrypoint:
         options.ignored.append("--entrypoint")
     if keeps_alive and not given.entry_point:
-        command, args = (_KEEP_ALIVE[0],), _KEEP_ALIVE[1]
+        command, args = KEEP_ALIVE[:1], KEEP_ALIVE[1:]
     environment = {**variables_of(given), **options.environment}
     home = environment.pop("HOME", None)  # the folder of the runner does not exist in the container
     if home is not None and home != f"{GITHUB}/home" and posixpath.basename(home) != HOME:
-        options.ignored.append("variable HOME")
+        options.ignored.append(_HOME_IGNORED)
     scratch, dropped = _scratch(given)
     options.ignored += dropped
     return Plan(

@@ -17,6 +17,7 @@ from container_hooks.containers import Plan
 from container_hooks.copies import JOB
 from container_hooks.failures import HookFailed
 from container_hooks.manifests import bare_container
+from container_hooks.pod_state import only
 from container_hooks.ports import World
 from container_hooks.scripts import EXTERNALS, GITHUB, WORK
 from container_hooks.starts import wait_until_ready
@@ -125,23 +126,6 @@ def wait_until_running(world: World, plans: Sequence[Plan]) -> None:
         patience={},
         view=lambda pod: only(pod, [each.name for each in plans]),
     )
-
-
-def only(pod: Json, names: Sequence[str]) -> Json:
-    """Return a Pod with only these ephemeral containers, as if they were its containers. One that runs is ready."""
-    status: Json = pod.get("status") or {}
-    kept = {key: status[key] for key in ("phase", "reason", "message", "conditions") if key in status}
-    containers = [each for each in pod["spec"].get("ephemeralContainers") or () if each["name"] in names]
-    states = [
-        {**each, "ready": "running" in (each.get("state") or {})}
-        for each in status.get("ephemeralContainerStatuses") or ()
-        if each["name"] in names
-    ]
-    return {
-        "metadata": pod["metadata"],
-        "spec": {"containers": containers},
-        "status": {**kept, "containerStatuses": states},
-    }
 
 
 def _free_step(pod: Json) -> str:

@@ -85,7 +85,7 @@ class ScriptStep(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ContainerStep(Container, frozen=True, kw_only=True, rename="camel"):
-    """Arguments of `run_container_step`."""
+    """Arguments of `run_container_step`. Without `entry_point`, the step runs the program of its image."""
 
     dockerfile: str | None = None
     prepend_path: list[str] | str | None = None
@@ -185,10 +185,6 @@ def _check(command: Command, found: PrepareJob | ScriptStep | ContainerStep) -> 
             )
         if not found.image:
             raise HookFailed("run_container_step: the step has no image; set `image` of the action")
-        if not found.entry_point:
-            raise HookFailed(
-                "run_container_step: the entry point of the image is not known; set `entrypoint` of the action"
-            )
     environment = found.environment_variables if not isinstance(found, PrepareJob) else None
     for name in environment or ():
         check_variable(command, name)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from container_hooks.containers import Plan, is_host
+from container_hooks.containers import KEEP_ALIVE, Plan, is_host
 from container_hooks.copies import JOB
 from container_hooks.options import Health
-from container_hooks.resources import Share
+from container_hooks.resources import Share, apart
 from container_hooks.scripts import EXTERNALS, GITHUB, WORK
 from k8s_adapters.calls.client import Json
 from rules.pools.pod_template import outlive_lost_nodes
@@ -22,6 +23,13 @@ from rules.pools.pod_template import outlive_lost_nodes
 USER = 1001
 """User and group of a container without `--user`. It is the user `runner` of the runner image."""
 
+FILES_IN, FILES = "ostler-files-in", "ostler-files"
+"""Containers through which files are copied, before and after the program of an image runs."""
+
+BEGIN = f"{GITHUB}/.ostler-begin"
+"""File that lets the program of an image begin."""
+
+_UNTIL = 'until [ -e "$0" ]; do sleep 0.2; done'
 _VOLUMES = {"work": WORK, "externals": EXTERNALS, "github": GITHUB}
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]{0,180}")
 _PUBLIC = frozenset({"CI", "GITHUB_ACTIONS"})
@@ -80,6 +88,48 @@ def step_pod(plan: Plan, *, share: Share, pull_secrets: Sequence[str], disk_mib:
     if pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
     return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+
+
+def program_pod(
+    plan: Plan,
+    *,
+    copier: str,
+    folder: str,
+    share: Share,
+    env_secret: str | None,
+    pull_secrets: Sequence[str],
+    disk_mib: int | None = None,
+) -> Json:
+    """Return the body of the Pod of a step that runs the program of its image, without its name and owner.
+
+    The program begins in `folder` when the file `BEGIN` exists. Beside it, a container of the image `copier` waits, so
+    that files can be copied after the program has ended.
+    """
+    of_program, of_copier = apart(share)
+    waits = replace(plan, image=copier, environment={}, ports=[], scratch=(), command=("sh",))
+    before = replace(waits, name=FILES_IN, args=("-c", _UNTIL, BEGIN))
+    beside = replace(waits, name=FILES, command=KEEP_ALIVE[:1], args=KEEP_ALIVE[1:])
+    program = _container(plan, of_program, env_secret)
+    program["workingDir"] = folder
+    spec = _spec(plan)
+    spec["initContainers"] = [_container(before, share, None)]
+    spec["containers"] = [program, _container(beside, of_copier, None)]
+    _limit_disk(spec, disk_mib)
+    _add_volumes(spec, [plan])
+    if pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in pull_secrets]
+    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+
+
+def with_user_of_program(pod: Json) -> Json:
+    """Return the Pod of `program_pod` whose containers all have the user that an overlay gives to the program."""
+    spec: Json = pod["spec"]
+    security = next(each for each in spec["containers"] if each["name"] == JOB)["securityContext"]
+    for kind in ("initContainers", "containers"):
+        spec[kind] = [
+            {**each, "securityContext": security} if each["name"] in {FILES_IN, FILES} else each for each in spec[kind]
+        ]
+    return pod
 
 
 def _limit_disk(spec: Json, disk_mib: int | None) -> None:

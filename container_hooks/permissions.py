@@ -24,6 +24,7 @@ def missing_rights(world: World) -> list[str]:
         Right("get", "pods", name=pod),
         Right("get", "pods/exec", name=pod),
         Right("create", "pods/exec", name=pod),
+        *(() if shared else (Right("get", "pods/log", name=pod),)),
         Right("create", "secrets"),
         Right("get", "secrets", name=first),
         Right("delete", "secrets", name=first),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from container_hooks.failures import one_line
@@ -12,7 +12,9 @@ from k8s_adapters.calls.client import Json
 _NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
 _NEVER_STARTED = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_STATUSES = ("containerStatuses", "ephemeralContainerStatuses")
+_STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_START_FAILED = frozenset({"StartError", "ContainerCannotRun"})
 _LONGEST_REASON = 300
 _SIGNALS = 128
 _DEFAULT_DISK_LIMIT = re.compile(r"ephemeral-storage[^;]* limit for ")
@@ -82,6 +84,27 @@ def ended_line(name: str, ended: Json, *, memory: str | None) -> str:
     return one_line(
         f"container {name} ended with {how}{f' ({detail})' if detail else ''}; check its image, its options and its log"
     )
+
+
+def only(pod: Json, names: Sequence[str], *, begun: bool = False) -> Json:
+    """Return a Pod with only these containers, of any kind, as if it had no others. One that runs is ready.
+
+    If `begun` is True, a container that has ended counts as one that runs, unless it could not start.
+    """
+    status: Json = pod.get("status") or {}
+    kept = {key: status[key] for key in ("phase", "reason", "message", "conditions") if key in status}
+    containers = [each for kind in _CONTAINERS for each in pod["spec"].get(kind) or () if each["name"] in names]
+    states = [
+        {**each, "ready": True, "state": {"running": {}}} if _runs(each, begun=begun) else {**each, "ready": False}
+        for kind in _STATUSES
+        for each in status.get(kind) or ()
+        if each["name"] in names
+    ]
+    return {
+        "metadata": pod["metadata"],
+        "spec": {"containers": containers},
+        "status": {**kept, "containerStatuses": states},
+    }
 
 
 def container_end(pod: Json, name: str) -> Json | None:
@@ -173,6 +196,11 @@ def _unscheduled(status: Json) -> str | None:
         return None
     said = one_line(str(condition.get("message") or condition.get("reason") or ""), longest=_LONGEST_REASON)
     return f"no node can run the Pod ({said})"
+
+
+def _runs(container: Json, *, begun: bool) -> bool:
+    ended = _state(container, "terminated")
+    return _is_running(container) or bool(begun and ended and ended.get("reason") not in _START_FAILED)
 
 
 def _is_running(container: Json) -> bool:

@@ -18,6 +18,9 @@ class Share:
     memory_mib: int
 
 
+_LEAST_COPYING, _MOST_COPYING_MIB = Share(100, 32), 128
+
+
 def divide(
     *, millicores: int, memory_mib: int, job: str, options: Mapping[str, Options]
 ) -> tuple[dict[str, Share], list[str]]:
@@ -46,6 +49,16 @@ def divide(
         min(own.millicores or rest.millicores, rest.millicores), min(own.memory_mib or rest.memory_mib, rest.memory_mib)
     )
     return shares, lines
+
+
+def apart(share: Share) -> tuple[Share, Share]:
+    """Divide the share of a step among its program and a container that copies files, which gets an eighth.
+
+    Return both shares. Their sum is the whole share.
+    """
+    cpu = min(max(share.millicores // 8, _LEAST_COPYING.millicores), share.millicores // 2)
+    memory = min(max(share.memory_mib // 8, _LEAST_COPYING.memory_mib), _MOST_COPYING_MIB, share.memory_mib // 2)
+    return Share(share.millicores - cpu, share.memory_mib - memory), Share(cpu, memory)
 
 
 def _column(

@@ -19,7 +19,6 @@ from container_hooks.ephemeral import (
     add,
     add_step,
     end_of,
-    only,
     read,
     service_container,
     service_name,
@@ -38,7 +37,7 @@ from container_hooks.inputs import (
 )
 from container_hooks.manifests import USER, secret_values
 from container_hooks.options import Health
-from container_hooks.pod_state import see
+from container_hooks.pod_state import only, see
 from container_hooks.ports import World
 from container_hooks.prepare_job import attempted, set_up, tell_ignored
 from container_hooks.responses import response
@@ -115,6 +114,11 @@ def run_container_step(given: ContainerStep, *, state: Mapping[str, object], wor
 
     Raises `HookFailed` if the step cannot be executed, or if its result is unknown.
     """
+    if not given.entry_point:
+        raise HookFailed(
+            "run_container_step: in a shared workspace, the entry point of the image is not known; set `entrypoint` of "
+            "the action, or ask for a pool with spec.containers.workspace copy"
+        )
     workspace = workspace_of_step(given, state, world)
     plan = _planned(plan_step(given))
     _check(world, plan)

@@ -18,7 +18,8 @@ from container_hooks.scripts import EXTERNALS, FILE_COMMANDS, pack, pack_present
 from k8s_adapters.calls.client import Json, object_path
 from ostler.errors import ExecLost, Gone, OstlerError, UpstreamError
 
-_KILLED = 128 + signal.SIGKILL
+KILLED = 128 + signal.SIGKILL
+"""Exit code of a step that was ended without an exit code of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def run_step(world: World, pod: str, script: str, *, container: str = JOB) -> in
         raise HookFailed(f"the step was not started: {error}") from error
     except StepKilled as error:
         raise HookFailed(
-            f"the step has no exit code: {_why_ended(world, pod, container) or error}", code=_KILLED
+            f"the step has no exit code: {_why_ended(world, pod, container) or error}", code=KILLED
         ) from error
     except ExecLost as error:
         raise HookFailed(
@@ -81,12 +82,16 @@ def run_step(world: World, pod: str, script: str, *, container: str = JOB) -> in
         ) from error
     except OstlerError as error:
         raise failure_of("the result of the step is unknown", error) from error
-    if (number := signal_of(code)) is not None:
-        world.log.line(_killed(world, pod, container, number))
+    if (line := killed_line(world, pod, container, code)) is not None:
+        world.log.line(line)
     return code
 
 
-def _killed(world: World, pod: str, container: str, number: int) -> str:
+def killed_line(world: World, pod: str, container: str, code: int) -> str | None:
+    """Return one line if an exit code says that a signal ended a step, with the reason, and None otherwise."""
+    number = signal_of(code)
+    if number is None:
+        return None
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -110,8 +115,13 @@ def _why_ended(world: World, pod: str, container: str) -> str | None:
         return f"Pod {pod} no longer exists; it was deleted, or its node was lost"
     except UpstreamError:
         return None
+    return reason_of_end(found, container)
+
+
+def reason_of_end(found: Json, container: str) -> str | None:
+    """Return one line if a Pod ends, or its container has ended, and None otherwise."""
     if "deletionTimestamp" in found["metadata"]:
-        return f"Pod {pod} is being deleted"
+        return f"Pod {found['metadata']['name']} is being deleted"
     if (over := ended_pod(found)) is not None:
         return over
     ended = container_end(found, container)

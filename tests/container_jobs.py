@@ -144,6 +144,24 @@ def whole_job_succeeds_and_leaves_nothing(fleet: ContainerFleet) -> None:
     fleet.wait_until_nothing_is_left()
 
 
+def action_with_the_entry_point_of_its_image_returns_files_and_outputs(fleet: ContainerFleet, *, image: str) -> None:
+    """The program of the image writes its first argument in capitals to its second one, which it returns as output."""
+    steps = [
+        *(each for each in fleet.whole_job["steps"] if "entry.sh" in each.get("run", "")),
+        {"run": "echo made > made.txt"},
+        {"image": image, "args": ["made.txt", "shouted.txt"]},
+        {"run": 'test "$(cat shouted.txt)" = MADE; test "$OUTPUT_shouted" = shouted.txt'},
+    ]
+    failing = {"image": image, "args": ["absent.txt", "shouted.txt"]}
+    [job] = fleet.queue(services={}, steps=steps)
+    fleet.succeed(job)
+
+    [job] = fleet.queue(services={}, steps=[steps[0], failing])
+    assert fleet.conclusion(job, within=fleet.within) == "failure"
+    fleet.wait_for_failure("run_container_step ended with", fleet.pod_of(job))
+    fleet.wait_until_nothing_is_left()
+
+
 def files_of_a_job_are_files_of_the_runner(fleet: ContainerFleet) -> None:
     """The whole job in a shared workspace, with a local action and `hashFiles()` after a checkout in the container."""
     digest = hashlib.sha256(b"locked\n").hexdigest()

@@ -24,6 +24,8 @@ from tests.container_jobs import POOL, SHARED_POOL, ContainerFleet
 pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
 
 IMAGE = "registry.example/job:1"
+ENTRY = "registry.example/entry:1"
+"""Image whose own program is `entry.sh` of the workspace."""
 UP = "/tmp/up"  # noqa: S108 - a path in a container
 SERVICE: Mapping[str, Any] = {
     "image": "registry.example/database:1",
@@ -37,8 +39,8 @@ JOB: Mapping[str, Any] = {
     "steps": [
         {"run": 'test "$GREETING" = hello; test -f checked-out.txt; echo made > made.txt'},
         {"run": "echo COLOR=blue >> $GITHUB_ENV"},
-        {"run": f"cat > action.sh <<'END'\n{ACTION}\nEND\n"},
-        {"image": IMAGE, "entrypoint": "sh", "args": ["-e", "action.sh", "made.txt", "shouted.txt"]},
+        {"run": f"cat > entry.sh <<'END'\n{ACTION}\nEND\n"},
+        {"image": IMAGE, "entrypoint": "sh", "args": ["-e", "entry.sh", "made.txt", "shouted.txt"]},
         {"run": 'test "$COLOR" = blue; test "$(cat shouted.txt)" = MADE'},
     ],
 }
@@ -88,6 +90,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFleet]:
 
 def test_job_with_services_and_an_action_succeeds_and_leaves_nothing(fleet: ContainerFleet) -> None:
     container_jobs.whole_job_succeeds_and_leaves_nothing(fleet)
+
+
+def test_action_with_the_entry_point_of_its_image_succeeds(fleet: ContainerFleet) -> None:
+    container_jobs.action_with_the_entry_point_of_its_image_returns_files_and_outputs(fleet, image=ENTRY)
 
 
 def test_background_steps_run_at_once_and_one_is_cancelled(fleet: ContainerFleet) -> None:

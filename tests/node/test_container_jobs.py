@@ -199,6 +199,10 @@ def test_job_with_services_and_an_action_succeeds_and_leaves_nothing(containers:
     container_jobs.whole_job_succeeds_and_leaves_nothing(containers)
 
 
+def test_action_with_the_entry_point_of_its_image_succeeds(containers: ContainerFleet) -> None:
+    container_jobs.action_with_the_entry_point_of_its_image_returns_files_and_outputs(containers, image=ACTION)
+
+
 def test_background_steps_run_at_once_and_one_is_cancelled(containers: ContainerFleet) -> None:
     container_jobs.background_steps_run_at_once_and_one_is_cancelled(containers)
 

@@ -30,11 +30,12 @@ class ContainerJob:
     """One job whose steps run in containers.
 
     `definition` has `container` and `services` (image, env, options, ports, credentials), and `steps`. A step has
-    either `run`, a script for the job's container, or `image`, `entrypoint` and `args` of a container of its own. With
-    `background` and an `id`, it runs beside the later steps. A step with only `cancel: ID` ends it. At the end of the
-    job, the remaining ones are awaited. Two kinds of steps read files of the runner, as GitHub's runner does: `uses`,
-    the folder of an action in the workspace, and `hashFiles`, a file whose digest the variable `HASH` gets. It is empty
-    if the file does not exist.
+    either `run`, a script for the job's container, or `image`, `entrypoint` and `args` of a container of its own. Later
+    steps have its outputs in variables `OUTPUT_NAME`. With `background` and an `id`, it runs beside the later steps. A
+    step with only `cancel: ID` ends it. At the end of the job, the remaining ones are awaited. Two kinds of steps read
+    files of the runner, as GitHub's runner does: `uses`, the folder of an action in the workspace, and `hashFiles`, a
+    file whose digest the variable `HASH` gets. It is empty if the file does not exist.
+
     `say` writes one event. `lost` is set when GitHub no longer knows the job.
     """
 
@@ -171,6 +172,8 @@ class ContainerJob:
             }
             self._hook("run_script_step", arguments, background)
         self._variables |= _assignments(files["GITHUB_ENV"].read_text())
+        outputs = _assignments(files["GITHUB_OUTPUT"].read_text())
+        self._variables |= {f"OUTPUT_{name}": value for name, value in outputs.items()}
 
     def _hook(self, command: str, arguments: Json, background: "Background | None" = None) -> Json:
         """Run one hook command and return its answer. Only `prepare_job` must write an answer."""

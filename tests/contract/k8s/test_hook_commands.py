@@ -99,6 +99,7 @@ class Runner:
             files=LocalFiles(),
             exec=ExecClient(self.client, self.pods.namespace, heartbeat=self._heartbeat),
             log=self.log,
+            timing=self.client.timing,
             settings=HookSettings(
                 work=str(self.work), externals=str(self.work.parent / "externals"), start_within=60, memory_mib=256
             ),

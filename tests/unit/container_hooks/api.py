@@ -6,6 +6,7 @@ It stands where the client hands a call to its connections, so the client's retr
 from __future__ import annotations
 
 import copy
+import io
 import itertools
 import json
 from collections.abc import Callable
@@ -53,6 +54,15 @@ class FakeApi:
     denied: set[str] = field(default_factory=set)
     lingers: int = 0
     """Number of reads that still show a deleted object, as terminating."""
+    program: Callable[[str], tuple[bytes, Json]] | None = None
+    """Runs the program of the image of a Pod at the first read of its log. Returns the log and the end of its status.
+
+    The log has no times: each line gets one.
+    """
+    finished: dict[str, tuple[bytes, Json]] = field(default_factory=dict)
+    """Log and end of each container that has ended, by Pod."""
+    log_ends: list[int] = field(default_factory=list)
+    """Number of bytes after which each of the next reads of a log ends, without an error."""
     kill_at: int | None = None
     dead: bool = False
     clock: Clock = field(default_factory=Clock)
@@ -111,6 +121,7 @@ class FakeApi:
             kind, name = "reviews", ""
         else:
             kind, name = parts[4], parts[5] if len(parts) > 5 else given.get("metadata", {}).get("name", "")
+            kind = "log" if parts[6:] == ["log"] else kind
         self.calls.append((method, kind, name))
         actions = self.hooks.get((method, kind))
         if actions:
@@ -143,11 +154,24 @@ class FakeApi:
             text = f'{kind} is forbidden: User "system:serviceaccount:ns:r" cannot create resource "{kind}"'
             return status(403, "Forbidden", text)
         found = self.objects.get((kind, name))
+        if kind == "log":
+            return self._log(name)
         if method == "POST":
             return self._create(kind, name, given, found)
         if found is None:
             return status(404, "NotFound", "")
         return self._change(method, kind, name, given, found)
+
+    def _log(self, name: str) -> urllib3.HTTPResponse:
+        if ("pods", name) not in self.objects:
+            return status(404, "NotFound", "")
+        assert self.program is not None
+        if name not in self.finished:
+            self.finished[name] = self.program(name)
+        lines = self.finished[name][0].splitlines(keepends=True)
+        text = b"".join(b"2026-11-30T10:00:00.%09dZ %s" % each for each in enumerate(lines))
+        shown = text[: self.log_ends.pop(0)] if self.log_ends else text
+        return urllib3.HTTPResponse(body=io.BytesIO(shown), status=200, preload_content=False)
 
     def _change(self, method: str, kind: str, name: str, given: Json, found: Json) -> urllib3.HTTPResponse:
         if method == "PATCH":
@@ -196,6 +220,8 @@ class FakeApi:
         if kind != "pods":
             return found
         state = self.statuses.pop(0) if self.statuses else running(found)
+        if name in self.finished and "terminated" not in state["containerStatuses"][0]["state"]:
+            state["containerStatuses"][0]["state"] = {"terminated": self.finished[name][1]}
         return {**found, "status": state}
 
 
@@ -203,9 +229,11 @@ def running(pod: Json, *, ready: bool = True) -> Json:
     """Return the status of a Pod with running containers."""
     names = [each["name"] for each in pod["spec"]["containers"]]
     added = [each["name"] for each in pod["spec"].get("ephemeralContainers") or ()]
+    inits = [each["name"] for each in pod["spec"].get("initContainers") or ()]
     return {
         "phase": "Running",
         "containerStatuses": [{"name": name, "ready": ready, "state": {"running": {}}} for name in names],
+        "initContainerStatuses": [{"name": name, "ready": False, "state": {"running": {}}} for name in inits],
         "ephemeralContainerStatuses": [{"name": name, "ready": False, "state": {"running": {}}} for name in added],
     }
 

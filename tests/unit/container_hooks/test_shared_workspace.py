@@ -145,6 +145,15 @@ def test_docker_action_sees_the_workspace_and_gets_a_container_of_its_own(stage:
     assert (stage.inside("/github/.ended-job-step-0", pod=POD)).exists()
 
 
+def test_docker_action_without_an_entry_point_is_refused(stage: Stage) -> None:
+    prepare(stage)
+
+    assert stage.run("run_container_step", {"image": "alpine:3"}, state={"workspace": "shop/shop"}) == 1
+
+    assert "the entry point of the image is not known" in stage.log.errors[0]
+    assert not any(name.startswith("job-step-") for name in added(stage))
+
+
 def test_health_command_delays_the_job(stage: Stage) -> None:
     up = stage.folder / "up"
     command = f"test -f {up} || {{ touch {up}; exit 1; }}"

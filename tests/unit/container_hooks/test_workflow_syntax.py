@@ -266,7 +266,8 @@ def _(stage: Stage) -> None:
 
 @row("`steps[*].uses: docker://IMAGE` without `with.entrypoint`")
 def _(stage: Stage) -> None:
-    action(stage, entryPoint=None)
+    stage.api.program = lambda _pod: (b"from the log\n", {"exitCode": 0})
+    assert action(stage, entryPoint=None) == "from the log\n"
 
 
 @row("an action with a Dockerfile")

@@ -60,7 +60,7 @@ class FoldersAsContainers:
         self.ran.append((pod, command[0] if command[-2] != "-e" else "step"))
         if ("pods", pod) not in self.api.objects:
             raise Gone(f"exec in Pod {pod}: status 404")
-        assert container == "job" or container.startswith("job-")
+        assert container == "job" or container.startswith(("job-", "ostler-files"))
         fault = self.faults.get(number)
         if isinstance(fault, BaseException):
             raise fault
