@@ -33,6 +33,7 @@ from ostler.clock import utcnow
 from ostler.settings import Timed, read
 from rules.claims.machines import JobState
 from rules.routing.holds import HoldReason
+from rules.waiting.jobs import UNKNOWN_JOB
 from rules.waiting.steps import Expected
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def job(job_id: JobId, as_json: Json = False, wide: Wide = False) -> None:
     api, now = remote.chosen(), utcnow()
     found = query(lambda db: _told(db, job_id, now=now)) if api is None else api.get(f"jobs/{job_id}")
     if found is None:
-        fail(f"there is no job {job_id}; `ostler jobs` lists the known jobs")
+        fail(f"there is no job {job_id}; `ostler jobs` lists the known jobs. {UNKNOWN_JOB}")
     if as_json:
         print_json(found)
         return

@@ -25,6 +25,12 @@ from rules.waiting.steps import Check, Explanation, Result, Step, WaitsFor
 _WELL = frozenset({"success", "skipped", "neutral"})
 """Conclusions of jobs without a failure. The explanation of such a job does not mention the end of its Pod."""
 
+UNKNOWN_JOB = (
+    "If GitHub shows the job, its webhook was lost: the sweeps redelivery and catch_up find the job within ten "
+    "minutes, if the App is installed for its repository."
+)
+"""Cure for a job that Ostler does not know. It might also be deleted, or hidden from the reader."""
+
 _STEP_OF_HOLD: Mapping[HoldReason, Step] = {
     HoldReason.NO_POOL: Step.POOL,
     HoldReason.UNKNOWN_ACCOUNT: Step.ACCOUNT,

@@ -20,6 +20,7 @@ from rules.changes import Author
 from rules.claims.machines import JobState
 from rules.claims.requeues import Requeue
 from rules.routing.holds import HoldReason
+from rules.waiting.jobs import UNKNOWN_JOB
 from rules.waiting.steps import Explanation
 from web.api.cursors import Cursors
 from web.api.database import Database
@@ -150,7 +151,7 @@ def router(
     async def read(job_id: int, accounts: frozenset[int] | None, *, now: datetime) -> JobStory:
         story = await database().run(lambda db: job_story(db, job_id, timings=timings, now=now, accounts=accounts))
         if story is None:
-            raise not_found("job")
+            raise not_found("job", cure=f"GET /api/v1/jobs lists all of them. {UNKNOWN_JOB}")
         return story
 
     @routes.get("/{job_id}/explanation", summary="Explain what a job waits for", response_model=Explanation)

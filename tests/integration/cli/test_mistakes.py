@@ -172,7 +172,11 @@ OUTAGES = (
 """Parts that do not answer."""
 
 ROWS = (
-    mistake("job 123", 1, "there is no job 123; `ostler jobs` lists"),
+    mistake(
+        "job 123",
+        1,
+        "there is no job 123; `ostler jobs` lists the known jobs. If GitHub shows the job, its webhook was lost",
+    ),
     mistake("jobs --account nope", 1, "there is no account 'nope'; `ostler account list` lists"),
     mistake("jobs --pool nope", 1, "there is no pool 'nope'; `ostler pool list` lists"),
     mistake("jobs --repository nope/nope", 0, "no jobs"),

@@ -305,6 +305,7 @@ def test_the_api_names_the_cause_of_a_situation(stage: Stage, pool_id: int, name
 def test_a_webhook_that_was_lost_is_told_as_an_unknown_job(stage: Stage) -> None:
     answer = stage.get("/jobs/4711/explanation")
     assert (answer.status_code, "job" in answer.json()["title"]) == (404, True)
+    assert "its webhook was lost: the sweeps redelivery and catch_up find the job" in answer.json()["detail"]
 
 
 def test_a_drained_pool_and_a_next_try_have_a_time(stage: Stage, pool_id: int) -> None:
