@@ -36,12 +36,13 @@ def pods(
 ) -> None:
     """List runner Pods with their live claims.
 
-    For a starting Pod, the last column says why it does not poll yet. A Pod failed if its node is gone, or if one of
-    its containers ended with an error. With OSTLER_API_URL, the command asks the REST API.
+    For a starting Pod, the list says why it does not poll yet. With --failed, the list has Pods that are gone too, and
+    says how each Pod ended. A Pod failed if its node is gone, if a container ended with an error, or if the Pod ended
+    before its job or was deleted by another client. With OSTLER_API_URL, the command asks the REST API.
     """
     api, now = remote.chosen(), utcnow()
     filters = {
-        "gone": None if everything else False,
+        "gone": None if everything or failed else False,
         "failed": failed or None,
         "since": since_of(since, now=now),
     }
@@ -62,7 +63,8 @@ def pods(
             "age",
             Column("first poll after", drop=3),
             Column("last poll", drop=5),
-            Column("why it starts", Kind.TEXT, drop=None if any(row["reason"] for row in rows) else 4),
+            Column("why it starts", Kind.TEXT, drop=None if any(row["reason"] for row in rows) else 6),
+            Column("end", Kind.TEXT, drop=None if failed else 4),
         ),
         (
             (
@@ -74,6 +76,7 @@ def pods(
                 None if row["first_polled_at"] is None else age(row["created_at"], now=row["first_polled_at"]),
                 None if row["polled_at"] is None else age(row["polled_at"], now=now),
                 row["reason"],
+                row.get("end"),
             )
             for row in rows
         ),

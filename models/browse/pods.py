@@ -1,4 +1,4 @@
-"""Queries for runner Pods: one Pod with its claims and their events."""
+"""Queries for runner Pods: lists of Pods, failed Pods, and one Pod with its claims and their events."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ _LISTED = """
          WHEN c.id IS NOT NULL THEN c.state
          WHEN t.charged_account_id IS NOT NULL OR t.poller_ended_at IS NOT NULL THEN 'ending'
          WHEN t.first_polled_at IS NULL THEN 'starting' ELSE 'free' END AS state,
-    c.id AS claim_id, c.purpose, c.job_id
+    c.id AS claim_id, c.purpose, c.job_id, pod_end.*
 """
 """Columns of a listed Pod. Its state is that of its row and its live claim. Only the reconciler counts warm Pods."""
+
+_END = f"JOIN LATERAL (SELECT {pod_ends.COLUMNS} FROM (SELECT t.*) p) pod_end ON true"
+"""SQL join that adds the end of a Pod `t` as `pod_end`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,13 @@ class PodFilter:
 
 _FAILED = """
     t.node_gone_at IS NOT NULL OR coalesce(t.runner_exit_code, 0) <> 0 OR coalesce(t.poller_exit_code, 0) <> 0
-    OR coalesce(t.exit_reason, 'Completed') <> 'Completed'
+    OR coalesce(t.exit_reason, 'Completed') <> 'Completed' OR t.events_read_at IS NOT NULL
+    OR (coalesce(t.deleted_first, false) AND NOT pod_end.deleted_by_ostler)
 """
-"""SQL condition on a Pod: its node is gone, or one of its containers failed."""
+"""SQL condition on a Pod with `_END`: its node is gone, a container failed, or it ended before its job or by others.
+
+Ostler reads the Events of a Pod only if the Pod ended before its job.
+"""
 
 
 def list_pods(
@@ -111,7 +118,7 @@ def list_pods(
     return read(
         db,
         _LISTED,
-        source="runner_pods t LEFT JOIN claims c ON c.pod_uid = t.uid AND c.ended_at IS NULL",
+        source=f"runner_pods t LEFT JOIN claims c ON c.pod_uid = t.uid AND c.ended_at IS NULL {_END}",
         conditions=conditions,
         order=order,
         after=after,
@@ -123,7 +130,7 @@ def shown(db: Connection, pods: Sequence[Row[Any]]) -> list[dict[str, Any]]:
     """Return listed Pods as the commands, the API and the pages show them.
 
     `reason` says why a starting Pod does not poll yet, according to the last shared list of its pool. It is None for
-    all other Pods, and for Pods that are not in the list.
+    all other Pods, and for Pods that are not in the list. `end` says how a Pod ended, or is None before its end.
     """
     pools = {(pod.namespace, pod.pool) for pod in pods if pod.state == STARTING}
     listed = {
@@ -131,7 +138,29 @@ def shown(db: Connection, pods: Sequence[Row[Any]]) -> list[dict[str, Any]]:
         for namespace, pool in sorted(pools)
         for each in (pod_lists.seen(db, namespace=namespace, pool=pool) or (None, ()))[1]
     }
-    return [{**pod._mapping, "reason": _reason(listed.get(pod.uid)) if pod.state == STARTING else None} for pod in pods]
+    return [
+        {
+            **pod._mapping,
+            "reason": _reason(listed.get(pod.uid)) if pod.state == STARTING else None,
+            "end": describe(pod_ends.end_of(pod), pod="it"),
+        }
+        for pod in pods
+    ]
+
+
+def count_failed(db: Connection, *, since: datetime) -> int:
+    """Return the number of failed Pods that are gone since a time, and of Pods on gone nodes."""
+    found: int = db.execute(
+        text(f"""
+            SELECT count(*) FROM (
+                SELECT * FROM runner_pods WHERE gone_at >= :since
+                UNION ALL
+                SELECT * FROM runner_pods WHERE node_gone_at IS NOT NULL AND gone_at IS NULL
+            ) t {_END} WHERE {_FAILED}
+        """),
+        {"since": since},
+    ).scalar_one()
+    return found
 
 
 def _reason(pod: Mapping[str, Any] | None) -> str | None:

@@ -27,7 +27,11 @@ PodName = Annotated[Name, Path(description="name or UID", examples=["small-0a1b2
 
 
 class Pods(Sorted):
-    """Filters of the list of Pods. A Pod failed if its node is gone, or if one of its containers failed."""
+    """Filters of the list of Pods.
+
+    A Pod failed if its node is gone, if a container ended with an error, or if the Pod ended before its job or was
+    deleted by another client.
+    """
 
     pool_id: FilterId | None = Field(default=None, description="only Pods of this pool, by Ostler's id")
     gone: bool | None = Field(default=None, description="true: only Pods that are gone; false: only other Pods")
@@ -60,6 +64,7 @@ class ListedPod(Shown):
         description="why a starting Pod does not poll yet, from the last shared list of Pods; null for other Pods",
         examples=["ImagePullBackOff"],
     )
+    end: str | None = Field(description="how the Pod ended, as far as this was observed; null before its end")
 
 
 class PodClaim(Shown):

@@ -12,6 +12,7 @@ from models.api_tokens import Holder
 from models.browse.fleet import AccountLine, PoolLine, account_lines, idle_accounts, pool_lines
 from models.browse.health import obstacles
 from models.browse.nodes import lost_pods
+from models.browse.pods import count_failed
 from models.browse.sweeps import list_sweeps
 from models.browse.waits import By, Waits, queue_age, waits
 from models.db import epochs
@@ -59,12 +60,13 @@ class Overview:
 class OverviewWaits:
     """Waits of the last hour: of each pool or account and of all jobs, and the age of the queue at each minute.
 
-    The ages end with the last full minute, so they change once in a minute.
+    The ages end with the last full minute, so they change once in a minute. `attention` has problems of the last hour.
     """
 
     groups: Sequence[Waits]
     ages: Sequence[float]
     until: datetime
+    attention: Sequence[Attention]
 
 
 def read_overview(db: Connection, holder: Holder, schedule: Schedule, *, now: datetime) -> Overview:
@@ -98,10 +100,14 @@ def read_waits(db: Connection, holder: Holder, *, now: datetime) -> OverviewWait
     """Return the waits of the last hour, of the jobs that the holder of a token may see."""
     seen, minute = holder.accounts, now.replace(second=0, microsecond=0)
     by = By.POOL if seen is None else By.ACCOUNT
+    failed = count_failed(db, since=now - WAITS_OF) if seen is None else 0
+    what = "1 Pod failed" if failed == 1 else f"{failed:,} Pods failed"
+    problem = Attention(f"{what} in the last hour", "The list says how each Pod ended.", "/ui/pods?failed=true")
     return OverviewWaits(
         waits(db, since=now - WAITS_OF, until=now, by=by, now=now, accounts=seen),
         queue_age(db, since=minute - WAITS_OF, until=minute, accounts=seen),
         minute,
+        [problem] if failed else [],
     )
 
 

@@ -144,7 +144,9 @@ class Pages:
             holder.accounts, lambda at: run(lambda db: read_waits(db, holder, now=at)), max_age=WAITS_SHARED_FOR
         )
         curve = drawings.Curve(waited.until - WAITS_OF, waited.until, waited.ages)
-        return Shown("overview.html", now, {"found": found, "waits": waited.groups, "curve": curve, "most": MOST})
+        attention = [*found.attention, *waited.attention]
+        values = {"found": found, "attention": attention, "waits": waited.groups, "curve": curve, "most": MOST}
+        return Shown("overview.html", now, values)
 
     async def jobs(self, request: Request) -> Shown:
         """Answer with one page of jobs, newest first."""

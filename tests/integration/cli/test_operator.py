@@ -130,6 +130,16 @@ def test_jobs_are_filtered_by_age_label_and_result_in_both_orders(operator: Oper
     assert "--since" in operator.run("jobs", "--since", "soon").stderr
 
 
+def test_failed_pods_that_are_gone_are_listed_with_their_ends(operator: Operator) -> None:
+    operator.execute("UPDATE runner_pods SET exit_reason = 'OOMKilled', gone_at = now()")
+    assert operator.run("pods").stdout.strip() == "no Pods"
+    assert "it was killed for lack of memory" in operator.run("pods", "--failed").stdout
+    operator.execute(
+        "UPDATE runner_pods SET exit_reason = NULL, deletion_at = now(), deleted_first = true, deletion_sent_at = now()"
+    )
+    assert operator.run("pods", "--failed").stdout.strip() == "no Pods"  # Ostler deleted it
+
+
 def test_pods_and_repairs_are_filtered_by_age_and_result(operator: Operator) -> None:
     ((pod,),) = operator.execute("SELECT name FROM runner_pods")
     operator.execute("UPDATE runner_pods SET created_at = now() - interval '2 days'")
@@ -140,11 +150,16 @@ def test_pods_and_repairs_are_filtered_by_age_and_result(operator: Operator) -> 
         "UPDATE runner_pods SET runner_exit_code = 137",
         "UPDATE runner_pods SET exit_reason = 'Evicted'",
         "UPDATE runner_pods SET node_gone_at = now()",
+        "UPDATE runner_pods SET deletion_at = now(), deleted_first = true",
+        "UPDATE runner_pods SET events_read_at = now()",
     ):
         operator.execute(failure)
-        assert operator.run("pods", "--failed", "--all", "-o", "name").stdout.split() == [pod], failure
-        operator.execute("UPDATE runner_pods SET runner_exit_code = 0, exit_reason = 'Completed', node_gone_at = NULL")
-        assert operator.run("pods", "--failed", "--all", "-o", "name").stdout == "", failure
+        assert operator.run("pods", "--failed", "-o", "name").stdout.split() == [pod], failure
+        operator.execute(
+            "UPDATE runner_pods SET runner_exit_code = 0, exit_reason = 'Completed', node_gone_at = NULL, "
+            "deletion_at = NULL, deleted_first = NULL, events_read_at = NULL"
+        )
+        assert operator.run("pods", "--failed", "-o", "name").stdout == "", failure
     operator.execute(
         "INSERT INTO repairs (sweep, run_id, at, what, why, witnesses, kills, dry, expects, outcome, verify_by) "
         "SELECT 'resume', 1, now(), 'w', 'w', '{}', false, false, 'own', o, now() "

@@ -540,6 +540,31 @@ def test_pod_shows_how_it_ended(dashboard: Dashboard) -> None:
     assert {"/ui/jobs/100", f"/ui/pools/{pool_id}"} <= set(page.values("href"))
 
 
+def test_failed_pod_is_reached_from_the_overview_and_from_its_pool(dashboard: Dashboard) -> None:
+    pool_id, other = ready(dashboard), ready(dashboard, "other")
+    dashboard.account()
+    for job, of_pool in ((100, pool_id), (101, other)):
+        dashboard.job(job, pool_id=of_pool)
+        add_claim(dashboard.engine, of_pool, job, account_id=7)
+    assert "Pod failed" not in text_of(dashboard)
+    dashboard.execute(
+        "UPDATE runner_pods SET exit_reason = 'OOMKilled', gone_at = now() WHERE pool_id = :id", id=pool_id
+    )
+    overview, pool = Parsed(dashboard.see().text), Parsed(dashboard.see(f"/ui/pools/{pool_id}").text)
+    assert "1 Pod failed in the last hour" in overview.text
+    ways = ("/ui/pods?failed=true", f"/ui/pods?pool_id={pool_id}&failed=true")
+    assert ways[0] in overview.values("href")
+    assert ways[1] in pool.values("href")
+    (uid,) = (row.uid for row in dashboard.execute("SELECT uid FROM runner_pods WHERE pool_id = :id", id=pool_id))
+    for way in ways:
+        page = Parsed(dashboard.see(way).text)
+        assert [each for each in page.values("href") if each.startswith("/ui/pods/")] == [f"/ui/pods/{uid}"]
+        assert "it was killed for lack of memory" in page.text
+    assert "No Pod matches these filters." in text_of(dashboard, f"/ui/pods?pool_id={other}&failed=true")
+    dashboard.execute("UPDATE runner_pods SET gone_at = now() - interval '2 hours'")
+    assert "Pod failed" not in text_of(dashboard)
+
+
 def test_account_shows_its_budget_and_its_queue(dashboard: Dashboard) -> None:
     dashboard.account(count=9)
     dashboard.job(100, hold_reason="unknown_account")
