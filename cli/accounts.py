@@ -45,8 +45,8 @@ def list_(
     """List accounts: who holds Pods, who waits, and what for.
 
     The column Pods has the used part of the budget. Queued jobs without a hold, and the age of the oldest of them, show
-    who waits. The last column says what this job waits for and which account holds the Pods, for the 20 accounts that
-    wait longest. `ostler account show LOGIN` says more about one account.
+    who waits. The last column says who holds an account, or what its oldest job waits for and which account holds the
+    Pods, for the 20 accounts that wait longest. `ostler account show LOGIN` says more about one account.
     """
     from models.browse.accounts import AccountFilter, Accounts, list_accounts, told
     from models.browse.diagnoses import waits_for
@@ -55,12 +55,12 @@ def list_(
 
     def body(db: Connection) -> tuple[Accounts, Mapping[int, str]]:
         page = list_accounts(db, AccountFilter(login=login), limit=limit)
-        if form in {Form.JSON, Form.NAME}:
+        if form is Form.NAME:
             return page, {}
-        return page, waits_for(db, page.stories, timings=read(Timed).timings, now=now)
+        return page, waits_for(db, (each.waiting for each in page.stories), timings=read(Timed).timings, now=now)
 
     found, reasons = query(body)
-    rows = [told(story) for story in found.stories]
+    rows = [told(story) | {"waits_for": reasons.get(story.account.id)} for story in found.stories]
     if printed(form, rows, names=(row["id"] for row in rows)):
         return
     print_table(
@@ -90,7 +90,7 @@ def list_(
                 row["jobs"]["queued"],
                 row["jobs"]["held"],
                 age(row["jobs"]["oldest_queued_at"], now=now),
-                reasons.get(row["id"]),
+                row["waits_for"],
             )
             for row in rows
         ),

@@ -41,6 +41,15 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """An account, and the queue time of its oldest job without a hold, or None if it has no such job."""
+
+    id: int
+    access: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class AccountStory:
     """An account with its present usage and its queue. `ending` is the number of its Pods whose job is over."""
 
@@ -48,6 +57,12 @@ class AccountStory:
     usage: Usage
     jobs: Queue
     ending: int
+
+    @property
+    def waiting(self) -> Waiting:
+        """Return the part of the story that `diagnoses.waits_for` needs."""
+        since = self.jobs.oldest_queued_at if self.jobs.queued else None
+        return Waiting(self.account.id, self.account.access, since)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from models.browse import accounts as account_rows
 from models.browse import pods as pod_rows
 from models.browse import pools as pool_rows
-from models.browse.accounts import AccountStory, account_story, held_by
+from models.browse.accounts import AccountStory, Waiting, account_story, held_by
 from models.browse.claims import step_of
 from models.browse.jobs import JobStory, job_story, pool_facts
 from models.browse.pods import PodStory, pod_story
@@ -38,6 +38,7 @@ from rules.waiting.diagnoses import (
     PodFacts,
     PoolQueue,
 )
+from rules.waiting.held import held_by as held_words
 from rules.waiting.steps import Diagnosis
 
 
@@ -187,22 +188,34 @@ def of_account(
 
 
 MOST_EXPLAINED = 20
-"""Maximum number of accounts of a list whose oldest job is explained, because each explanation needs many reads."""
+"""Maximum number of accounts of a list that are explained, because each explanation needs many reads."""
 
 
-def waits_for(db: Connection, stories: Sequence[AccountStory], *, timings: Timings, now: datetime) -> Mapping[int, str]:
-    """Return what the oldest queued job of each account waits for, by the id of the account.
+def waits_for(
+    db: Connection,
+    found: Iterable[Waiting],
+    *,
+    timings: Timings,
+    now: datetime,
+    accounts: Collection[int] | None = None,
+) -> Mapping[int, str]:
+    """Return what each account waits for, by its id: who holds it, or what its oldest queued job waits for.
 
-    Held jobs are left out. Only the `MOST_EXPLAINED` accounts that wait longest are explained.
+    Only the `MOST_EXPLAINED` accounts that wait longest are explained, and as many held ones. If `accounts` is given,
+    the reader is limited to these accounts.
     """
-    waiting = [each for each in stories if each.jobs.queued]
-    waiting.sort(key=lambda each: each.jobs.oldest_queued_at or now)
-    found = {}
-    for each in waiting[:MOST_EXPLAINED]:
-        oldest = _oldest(db, each.account.id, timings=timings, now=now, accounts=None)
+    every = list(found)
+    shut = [each for each in every if each.access != Access.ALLOWED]
+    told = {
+        each.id: f"The account is {held_words(held_by(db, each.id, accounts=accounts))}."
+        for each in shut[:MOST_EXPLAINED]
+    }
+    waiting = [(each.since, each.id) for each in every if each.since is not None and each.id not in told]
+    for _, account_id in sorted(waiting)[:MOST_EXPLAINED]:
+        oldest = _oldest(db, account_id, timings=timings, now=now, accounts=accounts)
         if oldest is not None:
-            found[each.account.id] = oldest.why.summary
-    return found
+            told[account_id] = oldest.why.summary
+    return told
 
 
 def _oldest(

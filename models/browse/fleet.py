@@ -12,6 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from models.browse.accounts import Waiting
 from models.claims.matching import DISPATCHABLE
 from models.db.sql import text
 from models.routing import usage
@@ -67,6 +68,11 @@ class AccountLine:
     held: int
     running: int
     oldest_queued_at: datetime | None
+
+    @property
+    def waiting(self) -> Waiting:
+        """Return the part of the line that `diagnoses.waits_for` needs."""
+        return Waiting(self.id, self.access, self.oldest_queued_at)
 
 
 _SEEN = "AND (CAST(:accounts AS bigint[]) IS NULL OR account_id = ANY(CAST(:accounts AS bigint[])))"

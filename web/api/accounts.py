@@ -5,7 +5,7 @@ A change takes effect at once, because the API then wakes the pools that have wa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,8 +13,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
+from models.browse import accounts as account_rows
 from models.browse.accounts import AccountFilter, account_story, list_accounts, told
-from models.browse.diagnoses import told_account
+from models.browse.diagnoses import told_account, waits_for
 from models.routing.accounts import set_access, set_budget, set_weight
 from models.routing.usage import pools_with_work
 from ostler.clock import utcnow
@@ -43,6 +44,10 @@ class Accounts(Listing):
 
     login: Name | None = Field(
         default=None, description="only the account with this login, in upper or lower case", examples=["acme"]
+    )
+    explain: bool = Field(
+        default=False,
+        description="true: fill `waits_for` for the 20 accounts of the page that wait longest, which costs many reads",
     )
 
 
@@ -115,6 +120,16 @@ class Account(Shown):
     created_at: datetime
 
 
+class ListedAccount(Account):
+    """An account of the list, and with `explain=true` what it waits for."""
+
+    waits_for: str | None = Field(
+        default=None,
+        description="who holds the account, or what its oldest queued job waits for and which accounts have the Pods",
+        examples=["The account is held by alice (shell) since 2026-11-29 12:00:00 UTC."],
+    )
+
+
 class AccountDetail(Account):
     """An account, and what its jobs wait for."""
 
@@ -127,14 +142,24 @@ def router(
     """Return the routes of accounts. `timings` are those of the matcher."""
     routes = APIRouter(prefix="/v1/accounts", tags=["accounts"])
 
-    @routes.get("", summary="List accounts", response_model=Page[Account])
+    @routes.get("", summary="List accounts", response_model=Page[ListedAccount])
     async def accounts(query: Annotated[Accounts, Query()], seen: Visible) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = AccountFilter(login=query.login, accounts=seen)
-        found = await database().run(lambda db: list_accounts(db, wanted, after=after, limit=query.limit))
+        now = utcnow()
+
+        def body(db: Connection) -> tuple[account_rows.Accounts, Mapping[int, str]]:
+            page = list_accounts(db, wanted, after=after, limit=query.limit)
+            if not query.explain:
+                return page, {}
+            waiting = [each.waiting for each in page.stories]
+            return page, waits_for(db, waiting, timings=timings, now=now, accounts=seen)
+
+        read = database().run_slow if query.explain else database().run
+        found, reasons = await read(body)
         return {
-            "items": [told(story) for story in found.stories],
+            "items": [told(story) | {"waits_for": reasons.get(story.account.id)} for story in found.stories],
             "next_cursor": cursors.make(listing, found.next_id),
         }
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from models.api_tokens import Holder
+from models.browse.diagnoses import waits_for
 from models.browse.fleet import AccountLine, PoolLine, account_lines, idle_accounts, pool_lines
 from models.browse.health import obstacles
 from models.browse.nodes import lost_pods
@@ -17,6 +18,7 @@ from models.browse.sweeps import list_sweeps
 from models.browse.waits import By, Waits, queue_age, waits
 from models.db import epochs
 from models.upstream import gates
+from ostler.timings import Timings
 from rules.sweeps.limits import is_late, switched_off
 from rules.upstream.gates import what_now
 
@@ -61,20 +63,20 @@ class OverviewWaits:
     """Waits of the last hour: of each pool or account and of all jobs, and the age of the queue at each minute.
 
     The ages end with the last full minute, so they change once in a minute. `attention` has problems of the last hour.
+    `reasons` says what accounts wait for, by their ids.
     """
 
     groups: Sequence[Waits]
     ages: Sequence[float]
     until: datetime
     attention: Sequence[Attention]
+    reasons: Mapping[int, str]
 
 
 def read_overview(db: Connection, holder: Holder, schedule: Schedule, *, now: datetime) -> Overview:
     """Return the rows of the overview that the holder of a token may see."""
     seen = holder.accounts
-    busy = account_lines(db, accounts=seen)
-    room = max(0, MOST - len(busy))
-    accounts = [*busy, *idle_accounts(db, besides=[each.id for each in busy], limit=room, accounts=seen)]
+    accounts = _accounts(db, seen)
     pools = pool_lines(db) if seen is None else None
     held = sum(each.held for each in accounts)
     found = []
@@ -96,8 +98,15 @@ def read_overview(db: Connection, holder: Holder, schedule: Schedule, *, now: da
     return Overview(pools, accounts, found)
 
 
-def read_waits(db: Connection, holder: Holder, *, now: datetime) -> OverviewWaits:
-    """Return the waits of the last hour, of the jobs that the holder of a token may see."""
+def _accounts(db: Connection, seen: Collection[int] | None) -> Sequence[AccountLine]:
+    """Return accounts with work, and then others as long as the page has room for them."""
+    busy = account_lines(db, accounts=seen)
+    room = max(0, MOST - len(busy))
+    return [*busy, *idle_accounts(db, besides=[each.id for each in busy], limit=room, accounts=seen)]
+
+
+def read_waits(db: Connection, holder: Holder, timings: Timings, *, now: datetime) -> OverviewWaits:
+    """Return the waits of the last hour, of the jobs that the holder of a token may see, and what accounts wait for."""
     seen, minute = holder.accounts, now.replace(second=0, microsecond=0)
     by = By.POOL if seen is None else By.ACCOUNT
     failed = count_failed(db, since=now - WAITS_OF) if seen is None else 0
@@ -108,6 +117,7 @@ def read_waits(db: Connection, holder: Holder, *, now: datetime) -> OverviewWait
         queue_age(db, since=minute - WAITS_OF, until=minute, accounts=seen),
         minute,
         [problem] if failed else [],
+        waits_for(db, (each.waiting for each in _accounts(db, seen)), timings=timings, now=now, accounts=seen),
     )
 
 

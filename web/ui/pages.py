@@ -141,11 +141,20 @@ class Pages:
             max_age=SHARED_FOR,
         )
         waited, _ = await self._waits.get(
-            holder.accounts, lambda at: run(lambda db: read_waits(db, holder, now=at)), max_age=WAITS_SHARED_FOR
+            holder.accounts,
+            lambda at: run(lambda db: read_waits(db, holder, self._settings.timings, now=at)),
+            max_age=WAITS_SHARED_FOR,
         )
         curve = drawings.Curve(waited.until - WAITS_OF, waited.until, waited.ages)
         attention = [*found.attention, *waited.attention]
-        values = {"found": found, "attention": attention, "waits": waited.groups, "curve": curve, "most": MOST}
+        values = {
+            "found": found,
+            "attention": attention,
+            "reasons": waited.reasons,
+            "waits": waited.groups,
+            "curve": curve,
+            "most": MOST,
+        }
         return Shown("overview.html", now, values)
 
     async def jobs(self, request: Request) -> Shown:

@@ -764,6 +764,9 @@ def test_account_list_says_what_waits_and_who_holds_the_pods(operator: Operator)
     head, *rows = (re.split(r"  +", line) for line in done.stdout.splitlines())
     (waits,) = (cells for row in rows if (cells := dict(zip(head, row, strict=True)))["queued"] != "0")
     assert "1 of 1 Pods have a job: 1 of acme" in waits["waits for"]
+    assert waits["waits for"] in {each["waits_for"] for each in operator.json("account", "list")}
+    operator.execute("UPDATE accounts SET access = 'held'")
+    assert "The account is not allowed." in operator.run("account", "list").stdout
 
 
 def test_version_is_printed(operator: Operator) -> None:

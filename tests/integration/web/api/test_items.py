@@ -254,6 +254,17 @@ def test_accounts_show_what_they_use(stage: Stage) -> None:
     assert item["usage"] == {"count": 1, "vcpu": 2.0, "memory_gib": 4.0}
 
 
+def test_accounts_say_what_they_wait_for_if_asked(stage: Stage) -> None:
+    stage.account()
+    stage.account(8, "globex")
+    stage.job(1, pool_id=stage.pool())
+    stage.execute("UPDATE accounts SET access = 'held' WHERE id = 8")
+    assert [each["waits_for"] for each in stage.get("/accounts").json()["items"]] == [None, None]
+    waits, held = (each["waits_for"] for each in stage.get("/accounts", explain=True).json()["items"])
+    assert waits.startswith("The job is the next job of its account")
+    assert held == "The account is not allowed."
+
+
 def test_pod_shows_how_it_ended_and_its_claims_by_name_and_by_uid(stage: Stage) -> None:
     stage.account()
     pool = stage.pool()

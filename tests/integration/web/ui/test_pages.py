@@ -235,6 +235,23 @@ def test_overview_shows_queue_pods_and_budgets(dashboard: Dashboard) -> None:
     assert "2 1 h 1 min 0 0 0 of 9 Pods 0 of 80 vCPU 0 of 80 GiB" in shown
 
 
+def test_overview_says_what_an_account_waits_for_and_who_has_the_pods(dashboard: Dashboard) -> None:
+    pool_id = ready(dashboard, busy=1)
+    dashboard.execute("UPDATE pools SET replicas = 1")
+    dashboard.account(7, "acme")
+    dashboard.account(8, "globex")
+    dashboard.job(100, pool_id=pool_id, account_id=8)
+    add_claim(dashboard.engine, pool_id, 100, account_id=8)
+    dashboard.job(200, pool_id=pool_id)
+    page = Parsed(dashboard.see().text)
+    assert "acme The job is the next job of its account in its pool." in page.text
+    assert "1 of 1 Pods have a job: 1 of globex" in page.text
+    assert "/ui/accounts/7" in page.values("href")
+    limited = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[7], name="limited"))
+    shown = text_of(dashboard, cookie=limited)
+    assert ("acme The job is the next job" in shown, "globex" in shown) == (True, False)
+
+
 def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None:
     confirm(dashboard)
     degraded = {"type": "Degraded", "status": "True", "reason": "PodsDoNotStart", "message": "no node has room"}
@@ -707,7 +724,7 @@ class TestLimitedToken:
     def test_overview_shows_only_the_accounts_of_the_token(self, dashboard: Dashboard, reader: str) -> None:
         shown = text_of(dashboard, cookie=reader)
         assert "Overview of your accounts" in shown
-        assert ("acme" in shown, "globex" in shown, "small" in shown) == (True, False, False)
+        assert ("acme" in shown, "globex" in shown, "secret-pool" in shown) == (True, False, False)
 
     def test_jobs_of_other_accounts_are_not_shown(self, dashboard: Dashboard, reader: str) -> None:
         for query in ("", "?account_id=8", "?repository=globex/app", "?state=queued"):
@@ -841,6 +858,9 @@ def test_limited_token_does_not_read_who_holds_an_account(dashboard: Dashboard) 
     limited = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[7], name="limited"))
     assert "held by alice" in text_of(dashboard, "/ui/accounts/7")
     shown = text_of(dashboard, "/ui/accounts/7", cookie=limited)
+    assert ("held by an operator since" in shown, "alice" in shown) == (True, False)
+    assert "acme held The account is held by alice" in text_of(dashboard)
+    shown = text_of(dashboard, cookie=limited)
     assert ("held by an operator since" in shown, "alice" in shown) == (True, False)
 
 
