@@ -15,7 +15,7 @@ from cli.output import Json, duration, fail, print_json, query
 from cli.tables import Column, Kind, print_table
 from ostler.clock import utcnow
 
-FIELDS = ("account", "pool", "repository", "jobs", "runner_minutes", "idle_minutes")
+FIELDS = ("account", "pool", "repository", "jobs", "runner_minutes", "idle_minutes", "vcpu_minutes")
 
 
 def usage(
@@ -27,8 +27,8 @@ def usage(
 ) -> None:
     """Show the runner minutes of a month by account, pool and repository, idle minutes, and late starts by cause.
 
-    Ostler knows no prices: multiply the runner minutes by the vCPU of the pool and the price of a vCPU minute. A job
-    that ran in two months counts in each for its minutes there. With OSTLER_API_URL, the command asks the REST
+    Ostler knows no prices: multiply the vCPU minutes, which are the minutes times the vCPU of the Pod, by your price. A
+    job that ran in two months counts in each for its minutes there. With OSTLER_API_URL, the command asks the REST
     API instead of Postgres. Jobs that were completed longer ago than OSTLER_KEEP_JOBS are missing.
     """
     from models.browse.usage import told, usage_of
@@ -50,7 +50,7 @@ def usage(
     elif as_csv:
         rows = csv.writer(sys.stdout)
         rows.writerow(FIELDS)
-        rows.writerows([each[name] for name in FIELDS] for each in found["items"])
+        rows.writerows([each.get(name) for name in FIELDS] for each in found["items"])
     else:
         _print(found)
 
@@ -58,30 +58,28 @@ def usage(
 def _print(found: Mapping[str, Any]) -> None:
     typer.echo(f"From {found['since_at']:%Y-%m-%d} to {found['until_at']:%Y-%m-%d %H:%M} UTC")
     typer.echo(f"{rows_begin(found['rows_since_at'])}\n")
+    _print_minutes(("account",), found.get("accounts", ()))
+    typer.echo()
+    _print_minutes(("account", "pool", "repository"), found["items"])
+    typer.echo()
+    print_starts(found["starts"])
+
+
+def _print_minutes(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(
-        (
-            Column("account", Kind.NAME),
-            Column("pool", Kind.NAME),
-            Column("repository", Kind.NAME),
-            "jobs",
-            "runner minutes",
-            "idle minutes",
-        ),
+        (*(Column(each, Kind.NAME) for each in names), "jobs", "runner min", "idle min", "vCPU min"),
         (
             (
-                "(idle)" if each["account"] is None else each["account"],
-                each["pool"],
-                each["repository"],
+                *("(idle)" if name == "account" and each[name] is None else each[name] for name in names),
                 each["jobs"],
                 f"{each['runner_minutes']:.1f}",
                 f"{each['idle_minutes']:.1f}",
+                f"{each['vcpu_minutes']:.1f}" if "vcpu_minutes" in each else None,
             )
-            for each in found["items"]
+            for each in rows
         ),
         empty="no runner was used",
     )
-    typer.echo()
-    print_starts(found["starts"])
 
 
 def rows_begin(rows_since: datetime | None) -> str:

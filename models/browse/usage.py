@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection
@@ -23,7 +24,8 @@ class Used:
     """Use of runners in a span: by one account and repository in one pool, or by nobody.
 
     `account` and `repository` are None for the idle time of warm Pods, which belongs to no account. `jobs` ran in the
-    span, completely or in part. Times are in seconds, and lie within the span.
+    span, completely or in part. Times are in seconds, and lie within the span. `vcpu_seconds` are both times multiplied
+    by the vCPU of the Pod: of each job as it was claimed, and of the pool now for idle time.
     """
 
     account: str | None
@@ -32,6 +34,7 @@ class Used:
     jobs: int
     run_seconds: float
     idle_seconds: float
+    vcpu_seconds: float
 
 
 def used(
@@ -44,19 +47,27 @@ def used(
     rows = db.execute(
         text(f"""
             SELECT a.login AS account, p.name AS pool, b.repository, count(*) AS jobs,
-                   CAST(sum(extract(epoch FROM least(coalesce(b.ended_at, :now), :until)
-                                               - greatest(b.started_at, :since))) AS float8) AS run_seconds
+                   CAST(sum(ran) AS float8) AS run_seconds, CAST(sum(ran * b.vcpu) / 1000 AS float8) AS vcpu_seconds
             FROM ({BEGAN}) b JOIN accounts a ON a.id = b.account_id LEFT JOIN pools p ON p.id = b.pool_id
+            CROSS JOIN LATERAL (
+                SELECT greatest(0, extract(epoch FROM least(coalesce(b.ended_at, :now), :until)
+                                                      - greatest(b.started_at, :since))) AS ran
+            ) r
             WHERE coalesce(b.ended_at, :now) > :since AND b.started_at < :now
             GROUP BY a.login, a.id, p.name, p.id, b.repository ORDER BY a.login, a.id, p.name, p.id, b.repository
         """),
         {"since": since, "until": until, "now": now, "accounts": None if accounts is None else list(accounts)},
     )
-    busy = [Used(row.account, row.pool, row.repository, row.jobs, max(0.0, row.run_seconds), 0.0) for row in rows]
+    busy = [
+        Used(row.account, row.pool, row.repository, row.jobs, row.run_seconds, 0.0, row.vcpu_seconds) for row in rows
+    ]
     if accounts is not None:
         return busy
     unused = idle(db, since=since, until=until, now=now)
-    return [*busy, *(Used(None, each.pool, None, 0, 0.0, each.seconds) for each in unused)]
+    return [
+        *busy,
+        *(Used(None, each.pool, None, 0, 0.0, each.seconds, each.seconds * each.millicores / 1000) for each in unused),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +176,23 @@ class Usage:
     used: Sequence[Used]
     starts: Sequence[Starts]
 
+    @property
+    def by_account(self) -> Sequence[Used]:
+        """Return the sums over pools and repositories by account, in the order of the logins. Idle time comes last."""
+        return [
+            Used(
+                account,
+                None,
+                None,
+                sum(each.jobs for each in rows),
+                sum(each.run_seconds for each in rows),
+                sum(each.idle_seconds for each in rows),
+                sum(each.vcpu_seconds for each in rows),
+            )
+            for account, group in groupby(self.used, key=lambda each: each.account)
+            for rows in [list(group)]
+        ]
+
 
 def usage_of(
     db: Connection, *, since: datetime, until: datetime, now: datetime, accounts: Collection[int] | None = None
@@ -203,18 +231,21 @@ def told(usage: Usage) -> dict[str, Any]:
         "since_at": usage.since,
         "until_at": usage.until,
         "rows_since_at": usage.rows_since,
+        "accounts": [_told_minutes(each) | {"account": each.account} for each in usage.by_account],
         "items": [
-            {
-                "account": each.account,
-                "pool": each.pool,
-                "repository": each.repository,
-                "jobs": each.jobs,
-                "runner_minutes": each.run_seconds / 60,
-                "idle_minutes": each.idle_seconds / 60,
-            }
+            {"account": each.account, "pool": each.pool, "repository": each.repository} | _told_minutes(each)
             for each in usage.used
         ],
         "starts": [told_starts(each) for each in usage.starts],
+    }
+
+
+def _told_minutes(used: Used) -> dict[str, Any]:
+    return {
+        "jobs": used.jobs,
+        "runner_minutes": used.run_seconds / 60,
+        "idle_minutes": used.idle_seconds / 60,
+        "vcpu_minutes": used.vcpu_seconds / 60,
     }
 
 

@@ -17,7 +17,7 @@ _MINUTE = timedelta(minutes=1)
 _OF_ACCOUNTS = "AND (CAST(:accounts AS bigint[]) IS NULL OR j.account_id = ANY(CAST(:accounts AS bigint[])))"
 
 BEGAN = f"""
-    SELECT j.id, j.account_id, j.repository, j.pool_id, j.queued_at, e.claim_id, e.started_at, e.ended_at
+    SELECT j.id, j.account_id, j.repository, j.pool_id, j.queued_at, e.claim_id, e.started_at, e.ended_at, e.vcpu
     FROM (
         SELECT id, account_id, repository, pool_id, queued_at FROM jobs
         WHERE state = 'completed' AND completed_at >= :since
@@ -183,11 +183,15 @@ def expected(db: Connection, pool_id: int, *, since: datetime, accounts: Collect
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Time that the Pods of a pool were warm without a job in a span, in seconds, and the number of these Pods."""
+    """Time that the Pods of a pool were warm without a job in a span, in seconds, and the number of these Pods.
+
+    `millicores` is the present size of one Pod.
+    """
 
     pool: str
     pods: int
     seconds: float
+    millicores: int
 
 
 def idle(db: Connection, *, since: datetime, until: datetime, now: datetime) -> Sequence[Idle]:
@@ -200,7 +204,8 @@ def idle(db: Connection, *, since: datetime, until: datetime, now: datetime) -> 
         text("""
             SELECT pools.name AS pool, count(*) AS pods,
                    CAST(sum(extract(epoch FROM least(i.ends_at, :until) - greatest(r.first_polled_at, :since)))
-                        AS float8) AS seconds
+                        AS float8) AS seconds,
+                   pools.vcpu
             FROM runner_pods r JOIN pools ON pools.id = r.pool_id AND pools.registers_in IS NULL
             CROSS JOIN LATERAL (
                 SELECT least((SELECT min(created_at) FROM claims WHERE pod_uid = r.uid), r.terminal_at, r.gone_at, :now)

@@ -34,15 +34,21 @@ class Month(BaseModel):
     )
 
 
-class Used(BaseModel):
-    """Use of the runners of a pool by one account and repository, or the idle time of the pool."""
+class UsedByAccount(BaseModel):
+    """Use of runners by one account, or the idle time of all pools."""
 
     account: str | None = Field(description="login; null for the idle time of warm Pods")
-    pool: str | None = Field(description="null if the job had no pool")
-    repository: str | None
     jobs: int = Field(description="jobs that ran in the span, completely or in part")
     runner_minutes: float
     idle_minutes: float = Field(description="time of warm Pods without a job")
+    vcpu_minutes: float = Field(description="both times multiplied by the vCPU of the Pod: multiply it by your price")
+
+
+class Used(UsedByAccount):
+    """Use of the runners of a pool by one account and repository, or the idle time of the pool."""
+
+    pool: str | None = Field(description="null if the job had no pool")
+    repository: str | None
 
 
 class Starts(BaseModel):
@@ -64,6 +70,7 @@ class Usage(BaseModel):
         description="end of the oldest stored job that the token may see: work before this time might be missing; null "
         "without a stored job"
     )
+    accounts: list[UsedByAccount] = Field(description="sums of `items` by account")
     items: list[Used] = Field(description="idle time comes last, and is left out for a limited token")
     starts: list[Starts]
 

@@ -86,6 +86,33 @@ def test_usage_counts_the_minutes_within_the_month_and_the_idle_time(history: Op
     assert history.json("usage", "--month", "2020-02")["items"] == []
 
 
+def test_usage_has_the_vcpu_minutes_of_jobs_and_of_idle_pods_and_sums_by_account(history: Operator) -> None:
+    history.execute("UPDATE executions SET vcpu = 1500 WHERE job_id = 11")
+    history.execute("UPDATE pools SET vcpu = 4000")  # only idle time has the present size of the pool
+    history.execute(
+        """
+        INSERT INTO jobs (id, account_id, repository, scope, run_id, run_attempt, name, labels, state, pool_id,
+                          queued_at, completed_at, changed_at)
+        SELECT 111, account_id, 'acme/other', scope, run_id, run_attempt, name, labels, state, pool_id, queued_at,
+               completed_at, changed_at FROM jobs WHERE id = 11
+        """
+    )
+    history.execute(
+        """
+        INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at, ended_at)
+        SELECT 111, 'other', 77, 500, 1, started_at, started_at + interval '2 min' FROM executions WHERE job_id = 11
+        """
+    )
+    found = history.json("usage", "--month", MONTH)
+    minutes = {each["repository"]: (each["runner_minutes"], each["vcpu_minutes"]) for each in found["items"]}
+    idle = minutes.pop(None)
+    assert minutes == {"acme/app": (10, 15), "acme/other": (2, 1)}
+    assert idle == (0, pytest.approx(4 * 5 / 60))
+    acme, rest = found["accounts"]
+    assert acme == {"account": "acme", "jobs": 2, "runner_minutes": 12, "idle_minutes": 0, "vcpu_minutes": 16}
+    assert (rest["account"], rest["vcpu_minutes"]) == (None, pytest.approx(4 * 5 / 60))
+
+
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
@@ -132,15 +159,17 @@ def test_usage_prints_tables_and_says_where_the_rows_begin(history: Operator) ->
     assert f"From {BEGIN:%Y-%m-%d} to {END:%Y-%m-%d} 00:00 UTC" in shown
     assert f"The stored jobs begin with those that ended on {END:%Y-%m-%d}." in shown
     assert "acme linux acme/app 1 10.0 0.0" in shown
+    assert "account jobs runner min idle min vCPU min acme 1 10.0 0.0" in shown
     assert "linux 1m0s 1 0.0% 1 1 0 0 0 0" in shown
     assert "no job began in a pool with a target" in history.run("usage", "--month", "2020-02").stdout
     assert "linux 1m0s" not in history.run("report", "--since", "1h").stdout
 
 
 def test_usage_as_csv_has_a_row_for_each_item(history: Operator) -> None:
+    history.execute("UPDATE executions SET vcpu = 2000 WHERE job_id = 11")
     head, *rows = csv.reader(io.StringIO(history.run("usage", "--month", MONTH, "--csv").stdout))
-    assert head == ["account", "pool", "repository", "jobs", "runner_minutes", "idle_minutes"]
-    assert rows[0] == ["acme", "linux", "acme/app", "1", "10.0", "0.0"]
+    assert head == ["account", "pool", "repository", "jobs", "runner_minutes", "idle_minutes", "vcpu_minutes"]
+    assert rows[0] == ["acme", "linux", "acme/app", "1", "10.0", "0.0", "20.0"]
     assert rows[1][:3] == ["", "linux", ""]
 
 
