@@ -114,6 +114,42 @@ def waits(
     return [Waits(*row) for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class StillWaiting:
+    """Jobs of one group that have not begun, how many of them are held, and the queue time of the oldest.
+
+    A group of time contains the jobs that were queued then.
+    """
+
+    name: str
+    jobs: int
+    held: int
+    oldest_queued_at: datetime
+
+
+def still_waiting(
+    db: Connection, *, until: datetime, by: By, accounts: Collection[int] | None = None
+) -> Sequence[StillWaiting]:
+    """Return the jobs that were queued before a time and have not begun until now: of each group, by name.
+
+    `waits` does not count these jobs. If `accounts` is given, only jobs of these accounts count.
+    """
+    rows = db.execute(
+        text(f"""
+            SELECT {_NAMES[by]} AS name, count(*) AS jobs, count(b.hold_reason) AS held, min(b.queued_at) AS queued_at
+            FROM (
+                SELECT j.account_id, j.repository, j.pool_id, j.hold_reason, j.queued_at, j.queued_at AS started_at
+                FROM jobs j WHERE j.state IN ('queued', 'claimed') AND j.queued_at < :until {_OF_ACCOUNTS}
+            ) b
+            JOIN accounts a ON a.id = b.account_id
+            LEFT JOIN pools p ON p.id = b.pool_id
+            GROUP BY 1{_ALSO.get(by, "")} ORDER BY 1
+        """),
+        {"until": until, "accounts": None if accounts is None else list(accounts)},
+    )
+    return [StillWaiting(*row) for row in rows]
+
+
 def queue_age(
     db: Connection, *, since: datetime, until: datetime, accounts: Collection[int] | None = None
 ) -> Sequence[float]:

@@ -338,13 +338,14 @@ class Pages:
     async def waits(self, request: Request) -> Shown:
         """Answer with the waits of a span, by pool or by another group."""
         query = _query(request, WaitsOf)
-        found, now = await self._spans.read(query, _holder(request).accounts)
+        (found, waiting), now = await self._spans.read(query, _holder(request).accounts)
         since, until = query.since.limits(now)
         values = {
             "query": query,
             "spans": list(Span),
             "groups": list(By),
             "found": found,
+            "waiting": waiting,
             "since": since,
             "until": until,
             "most": MOST,

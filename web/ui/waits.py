@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.browse.waits import By, Waits, waits
+from models.browse.waits import By, StillWaiting, Waits, still_waiting, waits
 from web.api.database import Database
 from web.api.shared import Shared
 
@@ -52,15 +52,23 @@ class WaitsOfSpans:
 
     def __init__(self, database: Callable[[], Database]) -> None:
         self._database = database
-        self._reads: Shared[Sequence[Waits]] = Shared()
+        self._reads: Shared[tuple[Sequence[Waits], Sequence[StillWaiting]]] = Shared()
 
-    async def read(self, wanted: WaitsOf, accounts: frozenset[int] | None) -> tuple[Sequence[Waits], datetime]:
-        """Return the waits, and the time of their read. Raises Refusal (503) if too many slow reads wait."""
+    async def read(
+        self, wanted: WaitsOf, accounts: frozenset[int] | None
+    ) -> tuple[tuple[Sequence[Waits], Sequence[StillWaiting]], datetime]:
+        """Return the waits, the jobs that have not begun, and the time of the read.
 
-        async def read(now: datetime) -> Sequence[Waits]:
+        Raises Refusal (503) if too many slow reads wait.
+        """
+
+        async def read(now: datetime) -> tuple[Sequence[Waits], Sequence[StillWaiting]]:
             since, until = wanted.since.limits(now)
             return await self._database().run_slow(
-                lambda db: waits(db, since=since, until=until, by=wanted.by, now=now, accounts=accounts)
+                lambda db: (
+                    waits(db, since=since, until=until, by=wanted.by, now=now, accounts=accounts),
+                    still_waiting(db, until=until, by=wanted.by, accounts=accounts),
+                )
             )
 
         return await self._reads.get((wanted, accounts), read, max_age=SHARED_FOR)

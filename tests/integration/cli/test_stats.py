@@ -53,10 +53,28 @@ def test_stats_groups_the_jobs_of_the_last_day(history: Operator, by: By) -> Non
 
 
 def test_stats_prints_a_table(history: Operator) -> None:
-    head, row, total = history.run("stats").stdout.splitlines()
+    history.execute("UPDATE jobs SET state = 'completed', completed_at = now() WHERE state <> 'completed'")
+    head, row, total, empty, waiting = history.run("stats").stdout.splitlines()
+    assert (empty, waiting) == ("", "no job that was queued before the end of the span still waits")
     assert head.split() == ["pool", "jobs", "p50", "p95", "longest", "wait", "runner", "minutes"]
     assert row.split() == ["linux", "1", "30s", "30s", "30s", "10.0"]
     assert total.split() == ["all", "jobs", "1", "30s", "30s", "30s", "10.0"]
+
+
+def test_stats_says_which_jobs_have_not_begun(history: Operator) -> None:
+    history.execute("UPDATE jobs SET state = 'completed', completed_at = now() WHERE id <> 12")
+    history.execute("UPDATE jobs SET queued_at = now() - interval '3 h' WHERE id = 12")
+    history.execute("UPDATE pools SET name = 'gpu'")
+    (waiting,) = history.json("stats", "--since", "1h")["still_waiting"]
+    assert (waiting["name"], waiting["jobs"], waiting["held"]) == ("gpu", 1, 0)
+    assert history.json("stats", "--since", "1d", "--until", "4h")["still_waiting"] == []
+    shown = history.run("stats", "--since", "1h", "--by", "account").stdout.splitlines()
+    assert [" ".join(each.split()) for each in shown[-2:]] == [
+        "account not begun of them held oldest wait",
+        "acme 1 0 3h0m",
+    ]
+    history.execute("UPDATE jobs SET state = 'claimed', hold_reason = NULL WHERE id = 12")
+    assert len(history.json("stats", "--by", "hour")["still_waiting"]) == 1
 
 
 @pytest.mark.parametrize(

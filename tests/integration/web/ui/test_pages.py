@@ -212,10 +212,11 @@ def test_usage_shows_the_minutes_of_a_month_and_late_starts(dashboard: Dashboard
     dashboard.execute("UPDATE jobs SET completed_at = '2026-02-01T01:00Z'")
     dashboard.execute("""
         INSERT INTO executions (job_id, runner_name, account_id, vcpu, memory, started_at, ended_at)
-        VALUES (100, 'r', 7, 1, 1, '2026-01-31T23:30Z', '2026-02-01T00:30Z')
+        VALUES (100, 'r', 7, 2000, 1, '2026-01-31T23:30Z', '2026-02-01T00:30Z')
     """)
     shown = text_of(dashboard, "/ui/usage?month=2026-01")
-    assert "acme <b>fast</b> acme/shop 1 30.0 0.0" in shown
+    assert "acme <b>fast</b> acme/shop 1 30.0 0.0 60.0" in shown
+    assert "vCPU minutes acme 1 30.0 0.0 60.0" in shown
     assert "<b>fast</b> 30 s 1 0.0% 1 1 0 0 0 0" in shown
     assert "The stored jobs begin with those that ended on 2026-02-01." in shown
     other = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[8]))
@@ -333,6 +334,21 @@ def test_waits_of_yesterday_are_shown_by_pool(dashboard: Dashboard) -> None:
     assert "No job began from" in text_of(dashboard, "/ui/waits?since=today", cookie=limited)
     assert dashboard.see("/ui/waits?since=x").status_code == 422
     assert "/ui/waits" in Parsed(dashboard.see().text).values("href")
+
+
+def test_waits_name_the_jobs_that_have_not_begun(dashboard: Dashboard) -> None:
+    pool_id = dashboard.pool("gpu")
+    dashboard.account(7, "acme")
+    dashboard.account(8, "globex")
+    assert "still waits." in text_of(dashboard, "/ui/waits?since=last%207%20days")
+    yesterday = utcnow().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(hours=2)
+    dashboard.job(100, pool_id=pool_id, queued_at=yesterday)
+    dashboard.job(101, pool_id=pool_id, account_id=8, queued_at=yesterday, hold_reason="mint_backoff")
+    dashboard.job(102, pool_id=pool_id, state="claimed")
+    assert "Oldest wait gpu 2 1" in text_of(dashboard, "/ui/waits")
+    assert "Oldest wait acme 2 0" in text_of(dashboard, "/ui/waits?since=last%20hour&by=account")
+    limited = dashboard.log_in(dashboard.token(TokenScope.READ, accounts=[8]))
+    assert "Oldest wait globex 1 1" in text_of(dashboard, "/ui/waits?since=today&by=account", cookie=limited)
 
 
 def test_live_part_of_a_page_has_a_stream_of_the_same_page(dashboard: Dashboard) -> None:
