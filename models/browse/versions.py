@@ -1,12 +1,12 @@
 """Image and runner version of every pool, and the Pods that a change of the Pod template would replace.
 
-`ostler pool list --versions` and the page of all pools show these rows. Pods are counted only by the reconciler, which
-stores the numbers in the status of the pool.
+`ostler pool list --versions`, the API and the page of all pools show these rows. Pods are counted only by the
+reconciler, which stores the numbers in the status of the pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -46,15 +46,18 @@ class PoolVersions:
     replaced: int | None
 
 
-def pool_versions(db: Connection) -> Sequence[PoolVersions]:
-    """Return every pool that is not deleted, in the order of namespace and name."""
+def pool_versions(db: Connection, *, ids: Collection[int] | None = None) -> Sequence[PoolVersions]:
+    """Return every pool that is not deleted, in the order of namespace and name. `ids` limits them, if it is given."""
     rows = db.execute(
         text("""
             SELECT p.id, p.namespace, p.name, p.paused, p.image, p.status,
                    (SELECT each ->> 'message' FROM jsonb_array_elements(p.status -> 'conditions') each
                     WHERE each ->> 'type' = 'RunnerOutdated' AND each ->> 'status' = 'True' LIMIT 1) AS warning
-            FROM pools p WHERE p.deleted_at IS NULL ORDER BY p.namespace, p.name
-        """)
+            FROM pools p
+            WHERE p.deleted_at IS NULL AND (CAST(:ids AS bigint[]) IS NULL OR p.id = ANY(CAST(:ids AS bigint[])))
+            ORDER BY p.namespace, p.name
+        """),
+        {"ids": None if ids is None else list(ids)},
     ).all()
     listed = {each.pool_id: each for each in runner_versions.read(db)}
     found = []

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
 
+from models.browse import page as listing_page
 from models.browse.diagnoses import told_pool
 from models.browse.pools import PoolFilter, list_pools, shown
+from models.browse.versions import PoolVersions, pool_versions
 from models.pools import pause_requests
 from ostler.clock import utcnow
 from ostler.task_names import POOL_CHANGED
@@ -130,6 +133,26 @@ class Pool(Shown):
     deleted_at: datetime | None
 
 
+class Versions(Shown):
+    """The version of the runner of a pool, and the Pods that a change of the Pod template would replace."""
+
+    runner: str | None = Field(
+        description="version that GitHub listed last, or that of the tag of the image; null if it is not known",
+        examples=["2.330.0"],
+    )
+    ends_at: datetime | None = Field(description="GitHub refuses the version from then on; null: it has named no time")
+    warning: str | None = Field(description="message of the condition RunnerOutdated")
+    old_pods: int | None = Field(description="Pods of an older template; null before the first reconcile")
+    with_job: int | None = Field(description="Pods that have a job or are about to get it")
+    replaced: int | None = Field(description="starting and warm Pods, which a new template replaces")
+
+
+class ListedPool(Pool):
+    """A pool of the list, with the version of its runner."""
+
+    versions: Versions | None = Field(description="null for a deleted pool")
+
+
 class PoolCounts(Shown):
     """The numbers of queued jobs of the pool, at the time of the request."""
 
@@ -173,15 +196,20 @@ def router(database: Callable[[], Database], cursors: Cursors, publisher: Callab
     """Return the routes of pools."""
     routes = APIRouter(prefix="/v1/pools", tags=["pools"])
 
-    @routes.get("", summary="List pools", response_model=Page[Pool])
+    @routes.get("", summary="List pools", response_model=Page[ListedPool])
     async def pools(query: Annotated[Pools, Query()]) -> dict[str, Any]:
         listing = query.identity()
         after = cursors.read(listing, query.cursor)
         wanted = PoolFilter(name=query.name, deleted=query.deleted)
-        page = await database().run(lambda db: list_pools(db, wanted, after=after, limit=query.limit))
+
+        def body(db: Connection) -> tuple[listing_page.Page, Mapping[int, PoolVersions]]:
+            page = list_pools(db, wanted, after=after, limit=query.limit)
+            return page, {each.id: each for each in pool_versions(db, ids=[row.id for row in page.rows])}
+
+        page, versions = await database().run(body)
         now = utcnow()
         return {
-            "items": [shown(row, now=now) for row in page.rows],
+            "items": [shown(row, now=now) | {"versions": versions.get(row.id)} for row in page.rows],
             "next_cursor": cursors.make(listing, page.next_id),
         }
 

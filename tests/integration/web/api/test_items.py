@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -252,6 +253,31 @@ def test_accounts_show_what_they_use(stage: Stage) -> None:
     add_claim(stage.engine, pool, 1, account_id=7)
     (item,) = stage.get("/accounts", login="ACME").json()["items"]
     assert item["usage"] == {"count": 1, "vcpu": 2.0, "memory_gib": 4.0}
+
+
+def test_pools_have_the_version_of_their_runner(stage: Stage) -> None:
+    stage.pool("tagged")
+    gone = stage.pool("gone", labels=("other",))
+    stage.execute("UPDATE pools SET image = 'ghcr.io/actions/actions-runner:2.330.0'")
+    stage.execute("UPDATE pools SET deleted_at = now() WHERE id = :id", id=gone)
+    warning = {"type": "RunnerOutdated", "status": "True", "reason": "VersionExpires", "message": "ends on Friday"}
+    status = {
+        "stale": 2,
+        "busy": 3,
+        "warm": 1,
+        "conditions": [warning | {"lastTransitionTime": "2026-11-29T12:00:00Z"}],
+    }
+    stage.execute("UPDATE pools SET status = CAST(:status AS jsonb) WHERE name = 'tagged'", status=json.dumps(status))
+    tagged, deleted = stage.get("/pools").json()["items"]
+    assert tagged["versions"] == {
+        "runner": "2.330.0",
+        "ends_at": None,
+        "warning": "ends on Friday",
+        "old_pods": 2,
+        "with_job": 3,
+        "replaced": 1,
+    }
+    assert (deleted["name"], deleted["versions"]) == ("gone", None)
 
 
 def test_accounts_say_what_they_wait_for_if_asked(stage: Stage) -> None:
