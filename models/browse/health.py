@@ -11,15 +11,19 @@ from sqlalchemy import Connection
 from models.db import epochs
 from models.db.sql import text
 from models.upstream import gates
+from ostler.upstreams import Upstream
+
+_NAMES = {Upstream.GITHUB: "GitHub", Upstream.KUBERNETES: "Kubernetes"}
 
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """A problem that affects every pool: what does not happen, and why.
+    """A problem that affects every pool: its name, what does not happen, and why.
 
     `state` is the word for a pool that is otherwise ready. It is empty if such a pool still counts as ready.
     """
 
+    title: str
     state: str
     effect: str
     cause: str
@@ -33,11 +37,14 @@ def obstacles(db: Connection, *, now: datetime) -> Sequence[Obstacle]:
     found = []
     epoch = epochs.read(db, now=now)
     if epoch.doubt is not None and epoch.older_since is not None:
-        found.append(Obstacle("frozen", "no job is matched and no Pod is retired", epoch.doubt))
+        title = "The fleet is frozen, as after a restore of the database"
+        found.append(Obstacle(title, "frozen", "no job is matched and no Pod is retired", epoch.doubt))
     elif epoch.doubt is not None:
-        found.append(Obstacle("", "no Pod is retired", epoch.doubt))
-    if tripped := "; ".join(map(str, gates.shut(db))):
-        found.append(Obstacle("gate tripped", "the autoscaler changes no pool", tripped))
+        found.append(Obstacle("The age of Postgres is in doubt", "", "no Pod is retired", epoch.doubt))
+    if tripped := gates.shut(db):
+        title = f"Most calls to {' and '.join(_NAMES[each.upstream] for each in tripped)} fail"
+        why = "; ".join(map(str, tripped))
+        found.append(Obstacle(title, "gate tripped", "the autoscaler changes no pool", why))
     return found
 
 

@@ -28,6 +28,12 @@ MOST = 200
 """Number of pools and of accounts that the overview shows. They are rendered every second while somebody watches."""
 
 
+RESTORE = (
+    "Running jobs go on, and webhooks are accepted. Run `ostler restore --dry-run`, `ostler restore` and `ostler "
+    "doctor` in a worker: `kubectl exec --namespace ostler deploy/ostler-worker-default -- ostler restore`."
+)
+"""Advice for an operator during a freeze. Source: docs/operations/recovery.md, "Restore from a backup"."""
+
 TICK_WITHIN = timedelta(seconds=60)
 """Maximum age of the last tick of any sweep. The sweep `resume` runs every five seconds."""
 
@@ -81,7 +87,10 @@ def read_overview(db: Connection, holder: Holder, schedule: Schedule, *, now: da
     held = sum(each.held for each in accounts)
     found = []
     if pools is not None:
-        found += [Attention(each.effect[:1].upper() + each.effect[1:], each.cause) for each in obstacles(db, now=now)]
+        for each in obstacles(db, now=now):
+            found.append(Attention(each.title, f"{each.effect[:1].upper()}{each.effect[1:]}: {each.cause}"))
+            if each.state == "frozen":
+                found.append(Attention("What to do now", RESTORE))
         tripped = [each.upstream for each in gates.read(db) if not each.open]
         found += [Attention("What to do now", each) for each in what_now(tripped=tripped, failing=(), held=held)]
         found += _of_pools(pools, now=now)

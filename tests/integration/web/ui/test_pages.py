@@ -264,7 +264,7 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
     dashboard.execute("INSERT INTO gates (upstream, closed_at, why) VALUES ('github', now(), '31 of 34 calls failed')")
     page = Parsed(dashboard.see().text)
     for each in (
-        "The autoscaler changes no pool the gate of github has been tripped since",
+        "Most calls to GitHub fail The autoscaler changes no pool: the gate of github has been tripped since",
         "31 of 34 calls failed",
         "What to do now Running jobs go on, and 1 queued job is held.",
         "fetch lost webhooks",
@@ -277,9 +277,18 @@ def test_overview_names_what_needs_attention_first(dashboard: Dashboard) -> None
     assert page.text.index("Attention") < page.text.index("the gate of github") < page.text.index("Pools Queue")
     assert {f"#pool-{pool_id}", "/ui/jobs?state=queued&held=true"} <= set(page.values("href"))
     assert f"pool-{pool_id}" in page.values("id")
+    assert "ostler restore" not in page.text
     dashboard.execute("UPDATE epochs SET older_since = now(), why = 'restored'")
-    told = "No job is matched and no Pod is retired Postgres is older than the cluster"
-    assert told in text_of(dashboard)
+    shown = text_of(dashboard)
+    told = (
+        "The fleet is frozen, as after a restore of the database No job is matched and no Pod is retired: Postgres is"
+    )
+    assert told in shown
+    assert shown.index(told) < shown.index(
+        "What to do now Running jobs go on, and webhooks are accepted. Run ostler res"
+    )
+    dashboard.execute("INSERT INTO gates (upstream, closed_at, why) VALUES ('kubernetes', now(), 'x')")
+    assert "Most calls to GitHub and Kubernetes fail" in text_of(dashboard)
 
 
 def test_overview_names_paused_and_late_sweeps(dashboard: Dashboard) -> None:
