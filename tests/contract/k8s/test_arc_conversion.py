@@ -17,7 +17,7 @@ from k8s_adapters.pools.pools import create_pool
 from lab.control_plane import ClusterAccess
 from tests.integration.cli.test_operator import run_command
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-arc.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-runner-deployments.md"
 GIVEN, SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 

@@ -42,7 +42,7 @@ def commands(text: str) -> Iterator[list[str]]:
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     lines += _INLINE.findall(_BLOCK.sub("", text))
     for line in lines:
-        for part in re.split(r"\$\(|\)|&&|\||;", line):
+        for part in re.split(r"\$\(|\)|&&|\||;| > ", line):
             try:
                 words = shlex.split(part.translate(_OPTIONAL), comments=True)
             except ValueError:  # a sentence with an apostrophe

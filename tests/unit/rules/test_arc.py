@@ -12,7 +12,7 @@ from k8s_adapters.pools.pool_reader import DEFAULT_CPU, DEFAULT_EPHEMERAL_STORAG
 from rules.conversion.arc import convert
 from rules.conversion.arc_pods import IMAGE, Converted, NotConvertible
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-arc.md"
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-runner-deployments.md"
 RUNNER = {"organization": "acme", "labels": ["builds"]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ from k8s_adapters.pools.pool_reader import read_pool
 from lab.apiserver import schema
 from rules.conversion.arc import convert
 from rules.conversion.arc_pods import Converted, NotConvertible
+from rules.conversion.arc_scale_sets import _NEEDLESS, _READ
 
 FILES = {each.stem: each for each in sorted((Path(__file__).parent / "scale_sets").glob("*.yaml"))}
 DEFINITION = crd_manifest()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 POOLS = {name: (file.parent / "pools" / file.name).read_text() for name, file in FILES.items()}
 """Output of the command for each file: the decisions as comments, and the pool."""
+PAGE = Path(__file__).parents[3] / "docs" / "operations" / "migrating-from-scale-sets.md"
 FREE = {"arm_nodes_of_one_repository", "plain_organisation"}
 """Files that need no decision."""
 
@@ -190,3 +193,26 @@ def test_devices_stay_limits_of_the_runner() -> None:
 def test_the_user_that_ostler_sets_is_no_decision(user: int, asks: bool) -> None:
     pod = {"securityContext": {"fsGroup": user}}
     assert ("securityContext" in decisions(one(values(template={"spec": pod})))) is asks
+
+
+def rows() -> dict[str, str]:
+    """Return what the table of the page says about each field."""
+    table = PAGE.read_text().partition("| field | becomes |")[2].partition("\n\n")[0]
+    lines = [line.strip("| ").split(" | ", 1) for line in table.splitlines()[2:]]
+    return {name: right for left, right in lines for name in re.findall(r"`([\w.]+)`", left)}
+
+
+def test_the_table_of_the_page_has_every_field_that_is_converted() -> None:
+    assert {field.partition(".")[0] for field in rows()} == (
+        _READ | set(_NEEDLESS) | {"githubConfigSecret", "keyVault"}
+    ) - {"runnerScaleSetLabels"}  # the name of scaleSetLabels in an object
+
+
+@pytest.mark.parametrize(
+    "field", [field for field, becomes in rows().items() if re.match("nothing$|a decision$", becomes)]
+)
+def test_a_field_of_the_table_gets_the_note_that_the_page_promises(field: str) -> None:
+    given = {"annotations": {"a": "b"}, "namespaceOverride": "arc"}.get(field, {"a": "b"})
+    (note,) = [each for each in one(values(**{field: given})).notes if field.removesuffix("Override") in each.field]
+    assert note.open is (rows()[field] == "a decision")
+    assert note.open or note.what.startswith("nothing")
