@@ -114,7 +114,7 @@ fmt: $(STAMP) ## format the code
 toxiproxy: $(STAMP) ## build toxiproxy for tests of dropped packets and of slow stores (half a minute, once)
 	@$(BIN)/ostler-lab toxiproxy
 
-helm: $(STAMP) ## build Helm for the tests of the chart (about two minutes, once)
+helm: $(STAMP) ## build Helm 3 and Helm 4 for the tests of the chart (about four minutes, once)
 	@$(BIN)/ostler-lab helm
 
 kubectl: $(STAMP) ## build kubectl for tests and the demo (about a minute after the control plane, once)

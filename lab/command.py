@@ -34,7 +34,7 @@ BUILT = {
         "lab.control_plane_build",
         "Build kube-apiserver, kube-controller-manager and etcd (about five minutes, once).",
     ),
-    "helm": ("lab.helm", "Build Helm for the tests of the chart, once."),
+    "helm": ("lab.helm", "Build Helm 3 and Helm 4 for the tests of the chart, once."),
     "kubectl": ("lab.kubectl", "Build kubectl for tests and the demo, once."),
     "prometheus": ("lab.prometheus", "Build Prometheus and promtool for the tests of alerts and dashboards, once."),
     "toxiproxy": ("lab.toxiproxy", "Build toxiproxy for tests of dropped packets and of slow stores, once."),

@@ -1,9 +1,9 @@
 """Helm, for the tests of the chart: renders the chart, and installs it on the lab's control plane.
 
-Helm is built once per machine.
+Helm 3 and Helm 4 are built once per machine. Helm 3 runs, except inside of `using(4)`.
 
-`lab/helm/go.mod` pins its version. The build takes about two minutes. Each call uses a temporary folder as Helm's home,
-so Helm reads and writes nothing in the user's home.
+`lab/helm/go.mod` and `lab/helm4/go.mod` pin their versions. Each build takes about two minutes. Each call uses a
+temporary folder as Helm's home, so Helm reads and writes nothing in the user's home.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,19 @@ from ostler.errors import OstlerError
 CHART = Path(__file__).parent.parent / "charts" / "ostler"
 """The folder of this project's chart."""
 
-_PROGRAM = GoPrograms(
-    name="helm",
-    what="Helm",
-    module=Path(__file__).with_name("helm"),
-    packages={"helm": "helm.sh/helm/v3/cmd/helm"},
-    takes="about two minutes",
-)
+_PROGRAMS = {
+    major: GoPrograms(
+        name=module,
+        what=f"Helm {major}",
+        module=Path(__file__).with_name(module),
+        packages={"helm": f"helm.sh/helm/v{major}/cmd/helm"},
+        takes="about two minutes",
+    )
+    for major, module in ((3, "helm"), (4, "helm4"))
+}
+VERSIONS = tuple(_PROGRAMS)
+"""Major versions of Helm that the chart is tested with."""
+_used = ContextVar("version of Helm", default=VERSIONS[0])
 _KUBERNETES = "1.36.3"  # version that `render` assumes; a Helm that is built from source assumes 1.20
 _TIMEOUT = 300.0  # seconds for one call on a busy machine
 
@@ -43,8 +50,18 @@ class HelmRefused(OstlerError):
 
 
 def build(say: Say = quiet) -> Path:
-    """Return the path of Helm. Build it first if it is not cached. Raises `StartError`."""
-    return _PROGRAM.had(say) / "helm"
+    """Build every version that is not cached, and return the path of the Helm in use. Raises `StartError`."""
+    return {version: program.had(say) for version, program in _PROGRAMS.items()}[_used.get()] / "helm"
+
+
+@contextmanager
+def using(version: int) -> Iterator[None]:
+    """Let the functions of this module run another major version of Helm, one of `VERSIONS`."""
+    before = _used.set(version)
+    try:
+        yield
+    finally:
+        _used.reset(before)
 
 
 def render(
@@ -77,7 +94,8 @@ def render(
         extra += ["--is-upgrade"] if upgrade else []
         extra += [] if hooks else ["--no-hooks"]
         extra += [f"--show-only={only}"] if only else []
-        extra += ["--validate", "--dry-run=server"] if kubeconfig is not None else []
+        if kubeconfig is not None:
+            extra += ["--dry-run=server", *(["--validate"] if _used.get() == 3 else [])]  # noqa: PLR2004  the version
         command = ["template", release, str(chart), f"--namespace={namespace}", f"--values={file}"]
         said = _run([*command, *extra], kubeconfig=kubeconfig)
     return [each for each in yaml.safe_load_all(said) if each]
@@ -93,10 +111,12 @@ def upgrade_install(
     hooks: bool = False,
     crds: bool = False,
     take_ownership: bool = False,
+    force_conflicts: bool = False,
 ) -> None:
     """Install the release, or upgrade it with only these values. Create the namespace if it does not exist.
 
-    With `take_ownership`, objects that Helm did not make become part of the release.
+    With `take_ownership`, objects that Helm did not make become part of the release. With `force_conflicts`, which
+    only Helm 4 has, fields that another client changed get the values of the chart.
 
     Hooks are left out by default, because hooks need a kubelet. Without a kubelet, Helm would wait for them until it
     gives up. Raises `HelmRefused`.
@@ -105,6 +125,7 @@ def upgrade_install(
         extra = [] if hooks else ["--no-hooks"]
         extra += [] if crds else ["--skip-crds"]
         extra += ["--take-ownership"] if take_ownership else []
+        extra += ["--force-conflicts"] if force_conflicts else []
         command = ["upgrade", "--install", release, str(chart), f"--values={file}", "--create-namespace"]
         _run([*command, f"--namespace={namespace}", *extra], kubeconfig=kubeconfig)
 
@@ -165,7 +186,7 @@ def _run(arguments: Sequence[str], *, kubeconfig: Path | None) -> str:
             "KUBECONFIG": str(kubeconfig or f"{home}/none"),
         }
         done = subprocess.run(
-            [str(build()), *arguments],
+            [str(_PROGRAMS[_used.get()].had() / "helm"), *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -35,6 +35,13 @@ def _helm() -> None:
     _built(helm.build)
 
 
+@pytest.fixture(params=helm.VERSIONS, ids=lambda version: f"helm{version}")
+def each_helm(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Run a test once with each major version of Helm. The fixture is the version in use."""
+    with helm.using(request.param):
+        yield request.param
+
+
 @pytest.fixture(scope="session")
 def kinds(admin: KubeClient) -> Kinds:
     """The kinds of the cluster, with those of KEDA and of the Prometheus operator."""

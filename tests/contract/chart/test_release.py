@@ -6,6 +6,8 @@ with the identity of the Pod.
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from k8s_adapters.pools.crd import crd_manifest
 from k8s_adapters.pools.pools import create_pool
 from k8s_adapters.runners.owners.stateful_set import APPS, KIND
 from k8s_adapters.runners.pods import list_pods
-from lab import helm
+from lab import helm, kubectl
 from lab.control_plane import ControlPlane, ControlPlaneUnavailable
 from lab.postgres import Postgres
 from models.db import migrate
@@ -29,6 +31,7 @@ from tests.contract.chart.job_kubelet import JobKubelet
 from tests.contract.k8s.test_stamps import bind_to_a_node
 from tests.contract.k8s.transport import maker
 from tests.contract.owners.test_stateful_sets import assert_no_successor, created, finish, start
+from tests.integration.cli.test_operator import run_command
 from tests.nodes import LiveNode
 from tests.waiting import eventually
 
@@ -46,18 +49,38 @@ class Cluster:
     control_plane: ControlPlane
     database: Secret
     folder: Path
+    helm: int
+    """Major version of Helm in use."""
 
     def kubelet(self) -> JobKubelet:
         return JobKubelet(self.kube, self.control_plane.access, RELEASE, self.folder)
 
-    def upgrade(self, **values: Any) -> None:
+    def upgrade(self, *, force: bool = False, **values: Any) -> None:
         helm.upgrade_install(
             values={"uninstall": {"settle": 0}, **values},
             kubeconfig=self.control_plane.kubeconfig,
             namespace=RELEASE,
             hooks=True,
             crds=True,
+            force_conflicts=force,
         )
+
+    def change(self, *arguments: str) -> None:
+        """Run kubectl as an operator in the namespace of the pools."""
+        where = [f"--kubeconfig={self.control_plane.kubeconfig}", f"--namespace={RUNNERS}"]
+        subprocess.run([str(kubectl.build()), *where, *arguments], check=True, capture_output=True, timeout=60)
+
+    def pause(self) -> None:
+        """Pause the pool by the command."""
+        settings = {"OSTLER_KUBECONFIG": str(self.control_plane.kubeconfig), "OSTLER_NAMESPACE": RUNNERS}
+        settings |= {"OSTLER_DATABASE_URL": self.database.reveal()}
+        done = run_command(settings, "pool", "pause", "small")
+        assert done.returncode == 0, done.stderr
+
+    def sizes(self) -> tuple[int, bool]:
+        """Return the number of Pods and the pause of the pool in the cluster."""
+        pool = self.kube.request("GET", f"/apis/ostler.dev/v1alpha1/namespaces/{RUNNERS}/runnerpools/small")["spec"]
+        return pool["replicas"], pool["paused"]
 
     def say(self, url: str) -> None:
         """Write the address of the database into the Secret."""
@@ -88,7 +111,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(each_helm: int, postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
     postgres.create_database(f"release_{tmp_path.name}")
     database = Secret(postgres.url(f"release_{tmp_path.name}"))
     try:
@@ -97,7 +120,7 @@ def cluster(postgres: Postgres, tmp_path: Path) -> Iterator[Cluster]:
             kube.request("POST", "/api/v1/namespaces", body={"metadata": {"name": RELEASE}})
             secret = {"metadata": {"name": "ostler"}, "stringData": {"OSTLER_DATABASE_URL": database.reveal()}}
             kube.request("POST", f"/api/v1/namespaces/{RELEASE}/secrets", body=secret)
-            yield Cluster(kube=kube, control_plane=control_plane, database=database, folder=tmp_path)
+            yield Cluster(kube=kube, control_plane=control_plane, database=database, folder=tmp_path, helm=each_helm)
             kube.close()
     except ControlPlaneUnavailable as error:
         pytest.fail(str(error), pytrace=False)
@@ -193,6 +216,57 @@ def test_uninstalling_detaches_finished_runners_and_running_ones_go_on(cluster: 
         assert (after.runner_ready, after.exit_held, after.of_a_set) == (True, False, False)
         assert_no_successor(kube, RUNNERS, finished)
         assert created(kube, RUNNERS, running) == after
+
+
+SCALED: dict[str, Any] = {
+    "migrate": {"enabled": False},
+    "pools": {"small": {"image": "runner:1", "runnerLabels": ["small"], "replicas": 2, "paused": False}},
+}
+"""Values with a pool whose size and pause are in the values."""
+
+
+def test_an_upgrade_meets_the_changes_of_people(cluster: Cluster) -> None:
+    # Helm 3 writes what differs between two versions of the values. Helm 4 owns the fields of a release that it
+    # installed, and refuses to change what another client has written since.
+    cluster.upgrade(image={"tag": "1"}, **SCALED)
+    cluster.change("scale", "rpool/small", "--replicas=4")
+    cluster.pause()
+    assert cluster.sizes() == (4, True)
+
+    if cluster.helm == 4:
+        with pytest.raises(helm.HelmRefused, match=r'conflicts with "kubectl" with subresource "scale"') as told:
+            cluster.upgrade(image={"tag": "2"}, **SCALED)
+        assert ".spec.replicas" in str(told.value)
+        assert re.search(r'conflicts with "ostler-cli:.*:\n- .spec.paused', str(told.value))
+        # The upgrade stops midway: the processes are new, and the pool has the changes of people.
+        assert (cluster.image("ostler-web"), cluster.sizes()) == ("ostler:2", (4, True))
+        wanted = (2, False)
+    else:
+        wanted = (4, True)
+    cluster.upgrade(image={"tag": "2"}, force=cluster.helm == 4, **SCALED)
+    assert (cluster.image("ostler-web"), cluster.sizes()) == ("ostler:2", wanted)
+
+    # Fields that the values do not name belong to people.
+    fewer = {name: value for name, value in SCALED["pools"]["small"].items() if name not in {"replicas", "paused"}}
+    free = {**SCALED, "pools": {"small": fewer}}
+    cluster.upgrade(image={"tag": "3"}, force=cluster.helm == 4, **free)
+    cluster.change("scale", "rpool/small", "--replicas=5")
+    cluster.pause()
+    cluster.upgrade(image={"tag": "4"}, **free)
+    assert (cluster.image("ostler-web"), cluster.sizes()) == ("ostler:4", (5, True))
+    helm.rollback(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE)
+    assert (cluster.image("ostler-web"), cluster.sizes()) == ("ostler:3", (5, True))
+
+
+@pytest.mark.parametrize("each_helm", [4], indirect=True)
+def test_helm_4_upgrades_a_release_of_helm_3_without_conflicts(cluster: Cluster) -> None:
+    with helm.using(3):
+        cluster.upgrade(image={"tag": "1"}, **SCALED)
+    cluster.change("scale", "rpool/small", "--replicas=4")
+    cluster.upgrade(image={"tag": "2"}, **SCALED)
+    assert (cluster.image("ostler-web"), cluster.sizes()) == ("ostler:2", (4, False))
+    helm.rollback(kubeconfig=cluster.control_plane.kubeconfig, namespace=RELEASE)
+    assert (cluster.image("ostler-web"), cluster.sizes()) == ("ostler:1", (4, False))
 
 
 def _make_older(kube: KubeClient) -> None:

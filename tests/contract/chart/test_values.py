@@ -83,6 +83,28 @@ def test_values_that_do_not_fit_each_other_are_refused_with_cause_and_cure(value
 
 
 @pytest.mark.parametrize("which", MATRIX)
+def test_helm_4_renders_the_objects_that_helm_3_renders(which: str) -> None:
+    # So every test that judges rendered objects with Helm 3 judges Helm 4 as well.
+    before = helm.render(values=MATRIX[which], crds=True)
+    with helm.using(4):
+        assert helm.render(values=MATRIX[which], crds=True) == before
+
+
+def test_helm_4_refuses_what_helm_3_refuses_with_the_same_words() -> None:
+    mistakes: dict[str, dict[str, Any]] = {
+        "imag": {"imag": {}},
+        "remove replicas": {
+            "pools": {"small": {"image": "i", "runnerLabels": ["l"], "replicas": 3, "autoscaling": {"enabled": True}}}
+        },
+    }
+    with helm.using(4):
+        for said, values in mistakes.items():
+            with pytest.raises(helm.HelmRefused, match=said):
+                helm.render(values=values)
+        assert "0 chart(s) failed" in helm.lint()
+
+
+@pytest.mark.parametrize("which", MATRIX)
 def test_the_connection_budget_is_what_the_processes_ask_for(which: str) -> None:
     budgets, together = set(), 0
     objects = helm.render(values=MATRIX[which])
