@@ -27,7 +27,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := beat_schedule.py poller ostler cli watch tasks models k8s_adapters github_adapters container_hooks rules deploys web lab tests benchmarks
 SPELLED := $(PACKAGES) docs charts compose .ci Makefile pyproject.toml README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
-.PHONY: help demo chaos bench test test-cluster test-slow test-ui test-node test-seeds check mutants mutants-all mutants-sql lint fmt control-plane toxiproxy helm kubectl prometheus node images compose-check setup
+.PHONY: help demo chaos bench test test-cluster test-slow test-ui test-node test-seeds check mutants mutants-all mutants-sql lint advisories fmt control-plane toxiproxy helm kubectl prometheus node images compose-check setup
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,14 +95,18 @@ mutants-sql: $(STAMP) ## drop conditions of guarded statements, at most 150 (abo
 check: lint ## linters, types and unit tests: about 90 seconds once warm, needs no cluster
 	@$(BIN)/pytest -n 4 --dist loadfile tests/unit
 
-lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, prose
+lint: $(STAMP) ## ruff, format, mypy, import-linter, shellcheck, codespell, prose, credentials
 	@$(BIN)/ruff check $(PACKAGES)
 	@$(BIN)/ruff format --check $(PACKAGES)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/shellcheck poller/*.sh container_hooks/hook.sh lab/kubelet/runner/*.sh .ci/run
+	@$(BIN)/shellcheck poller/*.sh container_hooks/hook.sh lab/kubelet/runner/*.sh .ci/run .ci/advisories
 	@$(BIN)/codespell $(SPELLED)
 	@$(BIN)/python -m tests.prose
+	@! git grep -nIE -f .ci/credentials || { echo "these lines look like credentials (.ci/credentials)" >&2; exit 1; }
+
+advisories: $(STAMP) ## check the locked packages of the product for known vulnerabilities, if the source can be reached
+	@.ci/advisories
 
 house: $(STAMP) ## print the weight of the source, and the packages that a job crosses (two minutes): AGAINST=commit to compare
 	@$(BIN)/python -m tests.house $(if $(AGAINST),--against $(AGAINST))
