@@ -51,6 +51,8 @@ def test_other_texts_are_not_reported(tmp_path: Path, text: str) -> None:
     [
         ('{"dependencies": []}', "", 0, 0, "no advisory is known"),
         ('{"dependencies": [{"name": "a", "vulns": [{"id": "X-1"}]}]}', "Found 1", 1, 1, "X-1"),
+        ('{"dependencies": [{"skip_reason": "a"}, {"skip_reason": "b"}]}', "", 0, 0, "NOT CHECKED for advisories: 2 "),
+        ('{"dependencies": [{"skip_reason": "a"}, {"name": "X-1"}]}', "", 1, 1, "X-1"),
         ("", "requests.exceptions.ConnectionError: no route", 1, 0, "NOT CHECKED for advisories: requests."),
     ],
 )
@@ -65,3 +67,4 @@ def test_advisories_fail_the_check_and_a_silent_source_is_reported(
     )
     assert done.returncode == expected
     assert says in done.stdout + done.stderr
+    assert ("no advisory is known" in done.stdout) is (says == "no advisory is known")
