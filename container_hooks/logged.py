@@ -35,12 +35,13 @@ def follow_program(world: World, made: Made, *, container: str) -> int:
     Raises `HookFailed` if the container has no exit code, or if its log was unreadable for five minutes.
     """
     lines, clock = LogLines(world.log.raw), world.timing.clock
-    read_at = clock()
+    read_at, follow = clock(), True
     while True:
         ended = _end_of(world, made, container)
         before = lines.passed
+        follow = follow and ended is None
         try:
-            _read(world, made, container, lines, follow=ended is None)
+            silent = _read(world, made, container, lines, follow=follow)
         except Forbidden as error:
             raise failure_of("the log of the step cannot be read", error) from error
         except UpstreamError as error:
@@ -54,10 +55,14 @@ def follow_program(world: World, made: Made, *, container: str) -> int:
                     ) from error
                 world.log.line("The end of the step's output is missing, because its log could not be read")
                 return _exit_code(world, made, container, ended)
+            follow = True
         else:
-            read_at = clock()
-            if ended is not None and lines.passed == before:
+            if not silent or lines.passed > before:
+                read_at = clock()
+            if ended is not None and not silent and lines.passed == before:
                 return _exit_code(world, made, container, ended)
+            # The program might have nothing to say, or the node might be gone. A read without follow shows which.
+            follow = not silent
         world.timing.sleep(_PAUSE)
 
 
@@ -81,8 +86,11 @@ def _end_of(world: World, made: Made, container: str) -> Json | None:
     return None
 
 
-def _read(world: World, made: Made, container: str, lines: LogLines, *, follow: bool) -> None:
-    """Read the log once. Raises `UpstreamError` if it cannot be read, or if the connection breaks."""
+def _read(world: World, made: Made, container: str, lines: LogLines, *, follow: bool) -> bool:
+    """Read the log once, and return whether the read ended by silence.
+
+    Raises `UpstreamError` if the log cannot be read, or if the connection breaks.
+    """
     lines.begin()
     stream = LogStream(
         world.client,
@@ -93,10 +101,13 @@ def _read(world: World, made: Made, container: str, lines: LogLines, *, follow: 
         follow=follow,
         silence=_SILENCE,
     )
-    with stream, _pieces(stream) as pieces:
+    with _pieces(stream) as pieces:
         for piece in pieces:
             world.timing.clock()  # raises an error if the command was cancelled
             lines.read(piece)
+    if stream.silent and not follow:
+        raise Retryable(f"the node of Pod {made.name} does not answer")
+    return stream.silent
 
 
 @contextmanager

@@ -8,9 +8,8 @@ connection to the node ends. The caller must therefore read again until the cont
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Self
 
 import urllib3
 
@@ -23,7 +22,11 @@ _PIECE = 64 * 1024
 
 
 class LogStream:
-    """One read of the log of a container. Each line begins with its time and a space."""
+    """One read of the log of a container. Each line begins with its time and a space.
+
+    The API server answers when the node has sent the first bytes. The call therefore begins in `pieces`, which a
+    thread can execute while another one waits.
+    """
 
     def __init__(
         self,
@@ -36,45 +39,46 @@ class LogStream:
         follow: bool,
         silence: float,
     ) -> None:
-        """Open the log. `since` is a second of the clock of the node, and older lines are left out.
+        """Describe the read. `since` is a second of the clock of the node, and older lines are left out.
 
-        A stream without output for `silence` seconds ends. Raises the errors of `KubeClient.request`. The call is not
-        repeated.
+        The read ends after `silence` seconds without output.
         """
         query: dict[str, str | int] = {"container": container, "timestamps": "true"}
         if follow:
             query["follow"] = "true"
         if since is not None:
             query["sinceTime"] = f"{datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        path = object_path("pods", namespace=namespace, name=pod)
-        self._what = f"log of container {container} of Pod {pod}"
+        self._client, self._query, self._silence = client, query, silence
+        self._path = f"{object_path('pods', namespace=namespace, name=pod)}/log"
+        self._answer: urllib3.BaseHTTPResponse | None = None
         self._stopped = False
-        self._answer = client.open(f"{path}/log", query=query, read_timeout=silence)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _where: TracebackType | None
-    ) -> None:
-        self._answer.close()
+        self.silent = False
+        """Whether the read ended because of silence. A node that does not answer is silent too."""
 
     def stop(self) -> None:
-        """End the stream, even while another thread waits for its next piece."""
+        """End the read, even while another thread waits for its next piece."""
         self._stopped = True
-        try:
-            self._answer.shutdown()
-        except (OSError, ValueError, RuntimeError):  # the connection has ended already
-            return
+        with suppress(OSError, ValueError, RuntimeError):  # the connection has ended already
+            if self._answer is not None:
+                self._answer.shutdown()
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the pieces until the stream ends or is silent. Raises `Retryable` if the connection breaks."""
+        """Yield the pieces until the log ends or is silent.
+
+        Raises `Retryable` if the connection breaks, and the errors of `KubeClient.request`. The call is not repeated.
+        """
         try:
-            yield from self._answer.stream(_PIECE)
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            self._answer = self._client.open(self._path, query=self._query, read_timeout=self._silence)
+            with closing(self._answer) as answer:
+                if not self._stopped:
+                    yield from answer.stream(_PIECE)
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, Retryable) as error:
             failure = find_failure(error)
             network = None if failure is None else failure.network
-            if self._stopped or network is Network.TIMEOUT:
+            self.silent = network is Network.TIMEOUT
+            if self._stopped or self.silent:
                 return
+            if isinstance(error, Retryable):
+                raise
             how = "the answer is not valid HTTP" if network is None else network.value
-            raise Retryable(f"{self._what}: the connection broke: {how}") from error
+            raise Retryable(f"GET {self._path}: the connection broke: {how}") from error

@@ -87,7 +87,6 @@ class ExecServer:
             return web.Response(status=404, text=f"container {container} of Pod {place['pod']} has no log\n")
         follows = query.get("follow") in {"1", "true"}
         answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        await answer.prepare(request)
         with contextlib.suppress(ConnectionError):
             async for piece in read_log(
                 path,
@@ -95,6 +94,8 @@ class ExecServer:
                 since=query.get("sinceTime"),
                 follow=(lambda: pod.room(container) is not None) if follows else None,
             ):
+                if not answer.prepared:  # like the real kubelet, which answers when it has the first bytes
+                    await answer.prepare(request)
                 await answer.write(piece)
         return answer
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from container_hooks import logged
 from container_hooks.conversation import CommandCancelled
 from k8s_adapters.calls.client import make_client
 from lab.control_plane import ClusterAccess
@@ -91,6 +92,17 @@ def test_program_without_arguments_has_those_of_its_image(pods: HookPods, tmp_pa
     # As with containerd, the log of a container ends with a line feed.
     assert output_of(runner) == b"by default\n"
     assert len(runner.left()) == 2  # the Pod of the job, and its login
+
+
+def test_silent_program_is_not_lost(pods: HookPods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program writes nothing for longer than a connection and the patience of the sidecar last."""
+    monkeypatch.setattr(logged, "_SILENCE", 0.5)
+    monkeypatch.setattr(logged, "PATIENCE", 3.0)
+    runner = prepared(Runner(pods, tmp_path), "sleep 8; echo woken; sleep 5; exit 4")
+
+    assert act(runner) == 4, runner.log.shown
+
+    assert output_of(runner) == b"woken\n"
 
 
 def test_program_that_does_not_exist_is_one_line(pods: HookPods, tmp_path: Path) -> None:
