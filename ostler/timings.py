@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import threading
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any, cast
@@ -276,13 +277,18 @@ class Timings(BaseModel):
     """
 
 
+_PARSING = threading.Lock()
+"""Python 3.11 counts the depth of all parsers together, so two threads that parse at once can get a SystemError."""
+
+
 def help_of(kind: type[BaseModel], name: str) -> str:
     """Return the help of a setting or timing: the docstring of its field, as one line without the last full stop.
 
     Only error messages and tests need it. pydantic could read the docstrings, but at each start of each process.
     """
     owner = next(each for each in kind.__mro__ if name in inspect.get_annotations(each))
-    [definition] = ast.parse(inspect.getsource(owner)).body
+    with _PARSING:
+        [definition] = ast.parse(inspect.getsource(owner)).body
     for field, text in pairwise(cast("ast.ClassDef", definition).body):
         if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) == name:
             return " ".join(ast.literal_eval(cast("ast.Expr", text).value).split()).removesuffix(".")
