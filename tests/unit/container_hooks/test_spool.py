@@ -152,7 +152,7 @@ def test_process_in_the_background_neither_delays_the_end_nor_is_killed_by_it(tm
         before = alive.stat().st_size
         eventually(lambda: alive.stat().st_size > before + 20, "the process in the background was killed")
         assert codes == [0]
-        assert spooled(tmp_path) == 0
+        assert spooled(tmp_path) < 20 * len("noise\n"), "only what came at the moment of the end may be left"
     finally:
         os.kill(pid, signal.SIGKILL)
 
