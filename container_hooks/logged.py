@@ -21,12 +21,13 @@ from container_hooks.ports import World
 from container_hooks.steps import KILLED, killed_line, reason_of_end
 from k8s_adapters.calls.client import Json, object_path
 from k8s_adapters.calls.logs import LogStream
-from ostler.errors import Forbidden, Gone, OstlerError, RateLimited, Retryable, UpstreamError
+from ostler.errors import Forbidden, Gone, RateLimited, Retryable, UpstreamError
 
 _PAUSE = 1.0  # seconds between two reads
 _SILENCE = 60.0  # seconds without output after which the connection is replaced
 _CHECKED = 1.0  # seconds between two checks whether the command was cancelled
 _AHEAD = 1024 * 1024  # bytes that wait for the log of the job
+_MOST_READS = 20  # of the end of a log: one brings the rest, the others are for lost connections
 
 
 def follow_program(world: World, made: Made, *, container: str) -> int:
@@ -34,8 +35,17 @@ def follow_program(world: World, made: Made, *, container: str) -> int:
 
     Raises `HookFailed` if the container has no exit code, or if its log was unreadable for five minutes.
     """
-    lines, clock = LogLines(world.log.raw), world.timing.clock
-    read_at, follow = clock(), True
+    lines = LogLines(world.log.raw)
+    try:
+        return _follow(world, made, container, lines)
+    finally:
+        if lines.open:
+            world.log.raw(b"\n")  # the next line of the job's log might be a command for the runner
+
+
+def _follow(world: World, made: Made, container: str, lines: LogLines) -> int:
+    clock = world.timing.clock
+    read_at, follow, reads = clock(), True, 0
     while True:
         ended = _end_of(world, made, container)
         before = lines.passed
@@ -59,7 +69,8 @@ def follow_program(world: World, made: Made, *, container: str) -> int:
         else:
             if not silent or lines.passed > before:
                 read_at = clock()
-            if ended is not None and not silent and lines.passed == before:
+            reads += ended is not None and not silent
+            if ended is not None and not silent and (lines.passed == before or reads == _MOST_READS):
                 return _exit_code(world, made, container, ended)
             # The program might have nothing to say, or the node might be gone. A read without follow shows which.
             follow = not silent
@@ -116,13 +127,13 @@ def _pieces(stream: LogStream) -> Iterator[Iterator[bytes]]:
 
     A thread reads the stream. If the caller does not continue, the thread waits, and so does the API server.
     """
-    pipe, failure = Pipe(most=_AHEAD, stall=None), list[OstlerError]()
+    pipe, failure = Pipe(most=_AHEAD, stall=None), list[Exception]()
 
     def read() -> None:
         try:
             for piece in stream.pieces():
                 pipe.put(piece)
-        except OstlerError as error:
+        except Exception as error:  # noqa: BLE001  raised by the reader of the pieces
             failure.append(error)
         finally:
             pipe.end()
@@ -144,7 +155,9 @@ def _pieces(stream: LogStream) -> Iterator[Iterator[bytes]]:
 
 
 def _exit_code(world: World, made: Made, container: str, ended: Json) -> int:
-    code = int(ended.get("exitCode") or 0)
+    code = ended.get("exitCode")
+    if not isinstance(code, int):
+        raise HookFailed("the step has no exit code: the node reported none", code=KILLED)
     if (number := ended.get("signal") or None) is not None:
         code = code or 128 + int(number)
     if (line := killed_line(world, made.name, container, code)) is not None:

@@ -58,7 +58,8 @@ class LogStream:
     def stop(self) -> None:
         """End the read, even while another thread waits for its next piece."""
         self._stopped = True
-        with suppress(OSError, ValueError, RuntimeError):  # the connection has ended already
+        # The connection has ended already, or another thread closes it at this moment.
+        with suppress(OSError, ValueError, RuntimeError, TypeError, AttributeError):
             if self._answer is not None:
                 self._answer.shutdown()
 

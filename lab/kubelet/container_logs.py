@@ -1,7 +1,7 @@
 """Log of one container, in the format of the container runtime interface (CRI): `TIME stdout F|P CONTENT`.
 
 An entry with `P` has a part of a line, and an entry with `F` the end of a line. As with containerd, a part has at most
-16 KiB, and a last line without a line feed gets one.
+16 KiB, and a last line without a line feed is a part. A part that is left out takes the time of its line with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LogWriter:
                     log.write(self._entry(b"P", rest[:_LONGEST_PART]))
                     rest = rest[_LONGEST_PART:]
             if rest:
-                log.write(self._entries(rest))
+                log.write(self._entry(b"P", rest))
 
     def _entries(self, line: bytes) -> bytes:
         parts = [line[n : n + _LONGEST_PART] for n in range(0, len(line), _LONGEST_PART)] or [b""]
@@ -62,10 +62,10 @@ async def read_log(
             lives = follow is not None and follow()  # before the read: what is written later is read in the next round
             while (entry := log.readline()).endswith(b"\n"):
                 at, _stream, tag, content = entry[:-1].split(b" ", 3)
-                if first is not None and datetime.fromisoformat(at.decode()).timestamp() * _NANOSECONDS < first:
-                    continue
                 prefix = at + b" " if times and begins else b""
                 begins = tag == b"F"
+                if first is not None and datetime.fromisoformat(at.decode()).timestamp() * _NANOSECONDS < first:
+                    continue
                 yield prefix + content + (b"\n" if begins else b"")
             log.seek(-len(entry), os.SEEK_CUR)
             if not lives:

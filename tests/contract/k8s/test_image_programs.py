@@ -191,9 +191,9 @@ def test_log_of_a_container_has_times_and_begins_at_a_second(pods: HookPods) -> 
         with closing(pods.client.open(path, query={"container": "job", **query}, read_timeout=20)) as answer:
             return answer.read()
 
-    assert read() == b"a\nb\nc\n"
+    assert read() == b"a\nb\nc"
     lines = read(timestamps="true").splitlines()
     assert [re.sub(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ", b"", each) for each in lines] == [b"a", b"b", b"c"]
     assert read(timestamps="true", sinceTime=lines[0][:19].decode() + "Z").splitlines() == lines
     assert read(sinceTime="2099-01-01T00:00:00Z") == b""
-    eventually(lambda: read(follow="true") == b"a\nb\nc\n", "a log of a container that has ended does not end")
+    eventually(lambda: read(follow="true") == b"a\nb\nc", "a log of a container that has ended does not end")

@@ -17,10 +17,18 @@ def stamp(nanoseconds: int, zone: str = "Z") -> bytes:
     return f"2026-11-30T10:{second // 60:02}:{second % 60:02}.{rest:09}{zone}".encode()
 
 
-def log_of(lines: list[tuple[int, bytes]], since: int | None) -> bytes:
-    """Return a log as a kubelet returns it, from a second on. The times of `lines` are nanoseconds after 10 o'clock."""
-    first = 0 if since is None else (since - START) * SECOND
-    return b"".join(stamp(at) + b" " + line + b"\n" for at, line in lines if at >= first)
+def log_of(entries: list[tuple[int, bytes]], since: int | None) -> bytes:
+    """Return a log as a kubelet returns it, from a second on.
+
+    The times of `entries` are nanoseconds after 10 o'clock. An entry without a line feed is a part of a line. A part
+    that is left out takes the time of its line with it.
+    """
+    first, begins, log = 0 if since is None else (since - START) * SECOND, True, b""
+    for at, text in entries:
+        if at >= first:
+            log += (stamp(at) + b" " if begins else b"") + text
+        begins = text.endswith(b"\n")
+    return log
 
 
 START = 1796032800  # 2026-11-30, 10 o'clock UTC, in seconds since 1970
@@ -33,34 +41,61 @@ def test_start_is_ten_o_clock() -> None:
     assert lines.since == START + 1
 
 
-LINES = st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=12).map(lambda text: text.replace(b"\n", b""))))
+TEXT = st.binary(max_size=12).map(lambda text: text.replace(b"\n", b""))
+ENTRIES = st.lists(st.tuples(st.integers(0, 3), TEXT, st.sampled_from([b"\n", b"\n", b""])))
 
 
 @given(
-    steps=LINES,
-    cuts=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400)), max_size=4),
+    steps=ENTRIES,
+    cuts=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 5)), max_size=4),
     pieces=st.integers(1, 40),
-    later=st.integers(0, 5),
 )
 def test_each_byte_arrives_once_wherever_connections_break(
-    steps: list[tuple[int, bytes]], cuts: list[tuple[int, int]], pieces: int, later: int
+    steps: list[tuple[int, bytes, bytes]], cuts: list[tuple[int, int]], pieces: int
 ) -> None:
-    """The times of two lines differ by nothing, one nanosecond or seconds. The log grows between two connections."""
-    at, lines = 0, list[tuple[int, bytes]]()
-    for step, text in steps:
+    """The times of two entries differ by nothing, one nanosecond or seconds. The log grows between two connections."""
+    at, entries = 0, list[tuple[int, bytes]]()
+    for step, text, feed in steps:
         at += (0, 1, 7 * 10**8, 2 * SECOND)[step]
-        lines.append((at, text))
+        entries.append((at, text + feed))
     heard = bytearray()
     reader = LogLines(heard.extend)
-    for number, (cut, _) in enumerate([*cuts, (10**6, 0)]):
-        last = number == len(cuts)
-        there = lines if last else lines[: len(lines) - later] if later < len(lines) else []
+    for cut, later in [*cuts, (10**6, 0)]:
         reader.begin()
-        log = log_of(there, reader.since)[:cut]
+        log = log_of(entries[: len(entries) - later], reader.since)[:cut]
         for begin in range(0, len(log), pieces):
             reader.read(log[begin : begin + pieces])
-    assert bytes(heard) == b"".join(text + b"\n" for _, text in lines)
+    assert bytes(heard) == b"".join(text for _, text in entries)
     assert reader.passed == len(heard)
+    assert reader.open == (bool(heard) and not heard.endswith(b"\n"))
+
+
+def test_rest_of_a_line_that_began_before_the_second_is_skipped() -> None:
+    entries = [(9 * SECOND - 1, b"first part, "), (9 * SECOND + 1, b"rest of it\n"), (9 * SECOND + 2, b"b\n")]
+    heard = bytearray()
+    reader = LogLines(heard.extend)
+    for _ in range(3):
+        reader.begin()
+        reader.read(log_of(entries, reader.since))
+    assert heard == b"first part, rest of it\nb\n"
+
+
+def test_two_streams_whose_last_times_are_exchanged_are_not_repeated_for_ever() -> None:
+    entries = [(2 * SECOND, b"a\n"), (2 * SECOND + 9, b"out\n"), (2 * SECOND + 8, b"err\n")]
+    heard = bytearray()
+    reader = LogLines(heard.extend)
+    for _ in range(5):
+        reader.begin()
+        reader.read(log_of(entries, reader.since))
+    assert heard == b"a\nout\nerr\n"
+
+
+def test_output_of_the_step_is_in_no_error() -> None:
+    reader = LogLines(lambda _data: None)
+    reader.read(stamp(0) + b" a\n")
+    with pytest.raises(Retryable) as caught:
+        reader.read(b"a token of the step\n")
+    assert "token" not in str(caught.value)
 
 
 @pytest.mark.parametrize("cut", range(70))

@@ -40,7 +40,7 @@ def read(path: Path, *, times: bool = False, since: str | None = None) -> bytes:
     ("pieces", "output"),
     [
         ((b"a\nb", b"c\n"), b"a\nbc\n"),
-        ((b"a\n\n", b"last"), b"a\n\nlast\n"),
+        ((b"a\n\n", b"last"), b"a\n\nlast"),
         ((LONG[:30_000], LONG[30_000:] + b"\nend\n"), LONG + b"\nend\n"),
         ((), b""),
     ],
@@ -61,3 +61,9 @@ def test_each_line_has_one_time_and_older_lines_are_left_out(tmp_path: Path) -> 
 
     assert [re.sub(rb"^\S+Z ", b"", each) for each in lines] == [LONG, b"b"]
     assert read(tmp_path / "log", since="2099-01-01T00:00:00Z") == b""
+
+
+def test_part_that_is_left_out_takes_the_time_of_its_line_with_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"2026-11-30T10:00:00.9Z stdout P a\n2026-11-30T10:00:01.1Z stdout F b\n")
+    assert read(log, times=True, since="2026-11-30T10:00:01Z") == b"b\n"
