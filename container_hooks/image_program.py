@@ -27,8 +27,11 @@ from container_hooks.scripts import step_paths
 from container_hooks.starts import wait_until_ready
 from container_hooks.step_files import copy_back, copy_in, file_commands_of
 from k8s_adapters.calls.client import Json, object_path
-from ostler.errors import UpstreamError
+from ostler.errors import RateLimited, Retryable, UpstreamError
 from rules.pools.hook_names import secret_names, workflow_pod
+
+_REPORTED_WITHIN = 15.0  # seconds until the status of a Pod shows that a container has ended
+_REPORT_EVERY = 0.5  # seconds between two reads of this status
 
 
 def create_program_pod(world: World, given: ContainerStep, *, folder: str) -> Made:
@@ -78,6 +81,10 @@ def run_program(world: World, given: ContainerStep, made: Made, *, workspace: st
     _begin(world, made, workspace)
     _wait_until_begun(world, made, JOB, image=given.image or "")
     code = follow_program(world, made, container=JOB)
+    try:
+        _wait_until_begun(world, made, FILES, image="")  # its image might be pulled after the program began
+    except HookFailed as error:
+        raise HookFailed(str(error), code=code or error.code) from error
     copy_back(world, made.name, workspace=workspace, own=own, code=code, container=FILES)
     return code
 
@@ -121,11 +128,20 @@ def _begin(world: World, made: Made, workspace: str) -> None:
 
 
 def _has_begun(world: World, made: Made) -> bool:
-    try:
-        ended = container_end(_read(world, made.name), FILES_IN)
-    except UpstreamError:
-        return False
-    return ended is not None and ended.get("exitCode") == 0
+    """Return whether the init container has ended with 0. The kubelet reports its end a moment later."""
+    until = world.timing.clock() + _REPORTED_WITHIN
+    while True:
+        try:
+            ended = container_end(_read(world, made.name), FILES_IN)
+        except (Retryable, RateLimited):
+            ended = None
+        except UpstreamError:
+            return False
+        if ended is not None:
+            return ended.get("exitCode") == 0
+        if world.timing.clock() >= until:
+            return False
+        world.timing.sleep(_REPORT_EVERY)
 
 
 def _read(world: World, pod: str) -> Json:

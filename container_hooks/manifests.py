@@ -111,6 +111,8 @@ def program_pod(
     beside = replace(waits, name=FILES, command=KEEP_ALIVE[:1], args=KEEP_ALIVE[1:])
     program = _container(plan, of_program, env_secret)
     program["workingDir"] = folder
+    # Its log is the output of the step. The status of the Pod, which more people may read, must not repeat it.
+    program["terminationMessagePolicy"] = "File"
     spec = _spec(plan)
     spec["initContainers"] = [_container(before, share, None)]
     spec["containers"] = [program, _container(beside, of_copier, None)]

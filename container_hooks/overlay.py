@@ -4,8 +4,8 @@ The file has the form of a PodTemplateSpec, and it is merged as the hooks of Git
 actions/runner-container-hooks):
 
 - Labels and annotations are added.
-- Volumes, pull secrets, host aliases and tolerations are added. The fields of `securityContext` are merged. Every other
-  field of the overlay replaces the field of the Pod.
+- Volumes, pull secrets, host aliases, tolerations and init containers are added. The fields of `securityContext` are
+  merged. Every other field of the overlay replaces the field of the Pod.
 - A container `$job` changes the job's container and the containers of steps. A container `$NAME` changes a service,
   where NAME is the key of the service or the name of its container. `env`, `volumeMounts` and `ports` are added, and
   the fields of `securityContext` are merged. `name` and `image` are ignored. Every other field of the overlay replaces
@@ -24,8 +24,9 @@ from typing import Any
 
 import yaml
 
+from container_hooks.copies import JOB
 from container_hooks.failures import HookFailed
-from container_hooks.manifests import restricted
+from container_hooks.manifests import FILES, FILES_IN, restricted
 from k8s_adapters.calls.client import Json
 
 VARIABLE = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE"
@@ -80,6 +81,7 @@ _CONTAINER_FIELDS = frozenset(
 _POD_SECURITY = frozenset({"fsGroup", "fsGroupChangePolicy", "runAsGroup", "runAsUser", "supplementalGroups"})
 _CONTAINER_SECURITY = frozenset({"readOnlyRootFilesystem", "runAsGroup", "runAsUser"})
 _ONLY = {"restartPolicy": "Never", "hostUsers": False}
+_OURS = {JOB, "$", FILES, f"${FILES}", FILES_IN}
 _RESERVED = ("ostler.dev/", "app.kubernetes.io/managed-by")
 
 
@@ -130,7 +132,9 @@ def apply_overlay(pod: Json, overlay: Json | None, *, services: Mapping[str, str
         elif field == "securityContext":
             merged["spec"][field] = {**merged["spec"][field], **value}
         elif field == "initContainers":
-            merged["spec"][field] = [restricted(copy.deepcopy(each)) for each in value or ()]
+            # Ostler's own comes last: it begins the step.
+            added = [restricted(copy.deepcopy(each)) for each in value or ()]
+            merged["spec"][field] = [*added, *(merged["spec"].get(field) or ())]
         else:
             merged["spec"][field] = copy.deepcopy(value)
     for each in spec.get("containers") or ():
@@ -196,7 +200,7 @@ def _container(container: Json, kind: str) -> Iterator[str]:
     yield from _security(container.get("securityContext") or {}, _CONTAINER_SECURITY, f"{where}.securityContext")
     if kind == "initContainers" and container["name"].startswith("$"):
         yield f"{where}: only a container in spec.containers can have a name with $"
-    if container["name"] in {"job", "$"}:
+    if container["name"] in _OURS:
         yield f"{where}: the name is reserved for Ostler"
 
 

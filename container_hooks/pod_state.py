@@ -93,7 +93,8 @@ def only(pod: Json, names: Sequence[str], *, begun: bool = False) -> Json:
     """
     status: Json = pod.get("status") or {}
     kept = {key: status[key] for key in ("phase", "reason", "message", "conditions") if key in status}
-    containers = [each for kind in _CONTAINERS for each in pod["spec"].get(kind) or () if each["name"] in names]
+    known = {each["name"]: each for kind in _CONTAINERS for each in pod["spec"].get(kind) or ()}
+    containers = [known.get(name) or {"name": name} for name in names]  # one that is missing is never ready
     states = [
         {**each, "ready": True, "state": {"running": {}}} if _runs(each, begun=begun) else {**each, "ready": False}
         for kind in _STATUSES

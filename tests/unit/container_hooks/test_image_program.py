@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from container_hooks.conversation import CommandCancelled
+from container_hooks.pod_state import only, see
 from k8s_adapters.calls.client import Json
 from tests.unit.container_hooks.api import running, waiting
 from tests.unit.container_hooks.test_container_step import STATE, STEP_POD
@@ -36,6 +37,11 @@ def stage(tmp_path: Path) -> Stage:
 def ends(stage: Stage, log: bytes = b"", **terminated: Any) -> None:
     """Let the program of the image end at once."""
     stage.api.program = lambda _pod: (log, terminated)
+
+
+def init_status(status: Json) -> Json:
+    """Return the status of a Pod whose containers wait for an init container."""
+    return {"phase": "Pending", "containerStatuses": [], "initContainerStatuses": [status]}
 
 
 def seen_pod(stage: Stage) -> Json:
@@ -106,6 +112,45 @@ def test_overlay_gives_all_containers_the_user_of_the_program(stage: Stage, tmp_
     assert {each["securityContext"]["runAsUser"] for each in found.values()} == {2000}
 
 
+def test_init_container_of_the_overlay_does_not_replace_the_one_that_begins_the_step(
+    stage: Stage, tmp_path: Path
+) -> None:
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text("spec: {initContainers: [{name: warm, image: cache:1}]}")
+    stage.settings["overlay"] = overlay
+
+    pod = seen_pod(stage)
+
+    assert [each["name"] for each in pod["spec"]["initContainers"]] == ["warm", "ostler-files-in"]
+
+
+@pytest.mark.parametrize("name", ["ostler-files", "$ostler-files", "ostler-files-in"])
+def test_overlay_cannot_change_the_containers_of_the_copies(stage: Stage, tmp_path: Path, name: str) -> None:
+    overlay = tmp_path / "overlay.yaml"
+    overlay.write_text(f"spec: {{containers: [{{name: {name}, image: x}}]}}")
+    stage.settings["overlay"] = overlay
+
+    assert stage.run("run_container_step", given(), state=STATE) == 1
+
+    assert f"spec.containers[{name}]: the name is reserved for Ostler" in stage.log.errors[0]
+
+
+def test_status_of_the_pod_does_not_repeat_the_output(stage: Stage) -> None:
+    assert containers(seen_pod(stage))["job"]["terminationMessagePolicy"] == "File"
+
+
+def test_container_that_a_pod_lacks_is_never_ready() -> None:
+    pod = {"metadata": {}, "spec": {"containers": [{"name": "job"}]}, "status": {"phase": "Pending"}}
+    assert not see(only(pod, ["ostler-files-in"], begun=True), images={}).ready
+
+
+@pytest.mark.parametrize(("log", "output"), [(b"one\ntwo", b"one\ntwo\n"), (b"one\n", b"one\n"), (b"", b"")])
+def test_output_ends_with_a_line_feed(stage: Stage, log: bytes, output: bytes) -> None:
+    ends(stage, log, exitCode=0)
+    assert stage.run("run_container_step", given(), state=STATE) == 0
+    assert bytes(stage.log.output) == output
+
+
 def test_files_are_there_before_the_program_and_come_back_after_it(stage: Stage) -> None:
     def program(pod: str) -> tuple[bytes, Json]:
         inside = stage.inside("/github/workspace", pod=pod)
@@ -174,6 +219,38 @@ def test_answer_of_the_command_that_begins_the_program_can_be_lost(stage: Stage)
     stage.exec.faults = {number: "lost after", number + 1: "lost before"}
     assert stage.run("run_container_step", given(), state=STATE) == 0
     assert stage.log.errors == []
+
+
+def test_end_of_the_init_container_may_be_reported_late(stage: Stage) -> None:
+    """The container ends under the command that begins the program, and its status is seen a moment later."""
+    stage.exec.faults = {len(stage.exec.ran) + 3: 137}
+
+    def late() -> None:
+        at_work = {"name": "ostler-files-in", "state": {"running": {}}}
+        over = {"name": "ostler-files-in", "state": {"terminated": {"exitCode": 0}}}
+        stage.api.statuses += [init_status(each) for each in (at_work, at_work, over)]
+
+    for _ in range(2):  # the reads of the job's Pod, and of the new Pod until it is there
+        stage.api.before("GET", "pods", lambda: None)
+    stage.api.before("GET", "pods", late)
+
+    assert stage.run("run_container_step", given(), state=STATE) == 0
+    assert stage.log.errors == []
+
+
+def test_files_are_copied_back_when_their_container_runs(stage: Stage) -> None:
+    """The image of the second container can be pulled after the program began."""
+    job = {"name": "job", "state": {"terminated": {"exitCode": 0}}}
+    files = {"name": "ostler-files", "state": {"waiting": {"reason": "ContainerCreating"}}}
+
+    def program(_pod: str) -> tuple[bytes, Json]:
+        stage.api.statuses += [{"phase": "Running", "containerStatuses": [job, files]} for _ in range(8)]
+        return b"", {"exitCode": 0}
+
+    stage.api.program = program
+
+    assert stage.run("run_container_step", given(), state=STATE) == 0
+    assert stage.api.statuses == []
 
 
 def test_log_that_breaks_off_is_read_again(stage: Stage) -> None:
