@@ -129,7 +129,8 @@ def test_log_arrives_once_while_its_connections_break(pods: HookPods, tmp_path: 
 
         def disturb() -> None:
             while not done.wait(0.7):
-                if b"line" in runner.log.shown:
+                # The copies before and after the program are not under test here: each could fail by itself.
+                if b"line" in runner.log.shown and b"last" not in runner.log.shown:
                     proxy.disconnect()
 
         with ThreadPoolExecutor() as threads:
